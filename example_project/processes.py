@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from example_project.die_with_parent import die_with_parent
+from example_project.redis_binary import NoRedis
 
 PROJECT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60.0
@@ -25,7 +26,13 @@ class NotReady(Exception):
 class Process:
     """A child process in a group of its own, writing to a log file."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -36,6 +43,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=PROJECT,
+                env=environment,
                 # Ctrl-C on the terminal is ours alone; we pass it on in our own way.
                 start_new_session=True,
             )
@@ -54,7 +62,7 @@ class Process:
         if self.exit_status is None:
             self._popen.terminate()
 
-    def end(self, grace: float) -> None:
+    def end(self, grace: float = 0.0) -> None:
         """Wait `grace` seconds for it to end, then kill what is left of its group."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(max(0.0, grace))
@@ -62,8 +70,12 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         self._popen.wait()
 
+    def text(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(errors="replace")
+
     def last_lines(self, count: int = 15) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+        return "\n".join(self.text().splitlines()[-count:])
 
 
 @contextlib.contextmanager
@@ -84,6 +96,21 @@ def ending(processes: Sequence[Process], *, grace: float = STOP_SECONDS) -> Iter
         deadline = time.monotonic() + grace
         for process in processes:
             process.end(deadline - time.monotonic())
+
+
+def until_interrupted(work: Callable[[], int], *, status: int) -> int:
+    """The exit status of what a program does: ``status`` if it was told to end, 1 if it could not
+    begin."""
+    for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(end, signal.default_int_handler)
+    try:
+        return work()
+    except (NoRedis, NotReady) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped. Nothing is left running.", file=sys.stderr)
+        return status
 
 
 def start_worker(name: str, logs: Path, *, concurrency: int = 2) -> Process:

@@ -9,7 +9,6 @@ import argparse
 import os
 import secrets
 import shlex
-import signal
 import socket
 import sys
 import time
@@ -18,7 +17,6 @@ import urllib.request
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from types import FrameType
 
 from example_project.processes import (
     PROJECT,
@@ -27,10 +25,10 @@ from example_project.processes import (
     Process,
     ending,
     start_worker,
+    until_interrupted,
     wait_for_workers,
 )
-from example_project.redis_binary import NoRedis
-from example_project.servers import free_port, own_redis
+from example_project.servers import free_port, redis_of_the_site
 
 HOST = "127.0.0.1"
 ADMIN = "admin"
@@ -41,29 +39,14 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8000, help="default: %(default)s")
     parser.add_argument("--state", type=Path, default=PROJECT / ".serve", help="default: .serve")
     options = parser.parse_args()
-    for end in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(end, as_interrupt)
-    try:
-        return serve(options.port, options.state)
-    except (NoRedis, NotReady) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped. Nothing is left running.")
-        return 0
+    return until_interrupted(lambda: serve(options.port, options.state), status=0)
 
 
 def serve(wanted_port: int, state: Path) -> int:
     """Run until somebody interrupts or one of the processes ends; then end the others."""
     state.mkdir(parents=True, exist_ok=True)
-    with own_redis() as redis:
-        os.environ.update(
-            DJANGO_SETTINGS_MODULE="example_project.settings",
-            EXAMPLE_STATE=str(state.resolve()),
-            EXAMPLE_REDIS_URL=redis.url,
-            EXAMPLE_REDIS_PREFIX=redis.key_prefix or "example",
-            EXAMPLE_SECRET_KEY=secrets.token_urlsafe(40),
-        )
+    with redis_of_the_site(state):
+        os.environ["EXAMPLE_SECRET_KEY"] = secrets.token_urlsafe(40)
         import django
 
         django.setup()
@@ -169,10 +152,6 @@ def watch(processes: Sequence[Process]) -> int:
                 print(f"{process.name} ended. Its log ends:\n{process.last_lines()}")
                 return 1
         time.sleep(0.3)
-
-
-def as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

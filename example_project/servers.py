@@ -153,6 +153,28 @@ def own_redis(*, needs_own: bool = False) -> contextlib.AbstractContextManager[R
     return RedisServer.own(needs_own=needs_own)
 
 
+@contextlib.contextmanager
+def redis_of_the_site(state: Path) -> Iterator[None]:
+    """The example site in the directory ``state``, and a Redis, told to its settings by the
+    environment. Somebody else's Redis is left as it was; our own ends with all that is in it."""
+    with own_redis() as server:
+        os.environ.update(
+            DJANGO_SETTINGS_MODULE="example_project.settings",
+            EXAMPLE_STATE=str(state.resolve()),
+            EXAMPLE_REDIS_URL=server.url,
+            EXAMPLE_REDIS_PREFIX=server.key_prefix or "example",
+        )
+        try:
+            yield
+        finally:
+            if server.key_prefix:
+                from redis import Redis
+
+                with Redis.from_url(server.url) as client:
+                    for key in client.scan_iter(match=f"{server.key_prefix}*", count=1000):
+                        client.delete(key)
+
+
 def free_port() -> int:
     """A loopback port that was free a moment ago; another process may bind it first."""
     with socket.socket() as probe:

@@ -5,18 +5,16 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
-from example_project.redis_binary import NoRedis
-from example_project.servers import RedisServer, own_redis
+from example_project.processes import until_interrupted
+from example_project.servers import redis_of_the_site
 from example_project.uses import USES
-from example_project.uses.crew import Shown
 
 ABOUT = {
     "redis": ["locks and messages are in Redis"],
@@ -31,64 +29,52 @@ ABOUT = {
 
 def main() -> int:
     options = arguments()
-    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, as_interrupt)
-    try:
+
+    def run() -> int:
         with place_of_our_own(options.store) as state:
             return demo(options, state)
-    except NoRedis as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped. Nothing is left running.", file=sys.stderr)
-        return 130
+
+    return until_interrupted(run, status=130)
 
 
 def demo(options: argparse.Namespace, state: Path) -> int:
     # Only now, as Django and Celery read the environment that was made for them.
     import django
+    from django.conf import settings
+    from django.core.management import call_command
 
     django.setup()
-    from example_project.demo.run import run
+    from example_project.demo.evidence import gather
     from example_project.demo.screen import Screen
-    from example_project.demo.uses import show_uses
-    from example_project.processes import NotReady
+    from example_project.demo.story import Story, show_uses
 
+    for database in settings.DATABASES:
+        call_command("migrate", database=database, verbosity=0)
     started = time.monotonic()
     screen = Screen(quiet_stdout=options.json)
     for line in ABOUT[options.store]:
         screen.say(line)
-    try:
-        if options.examples is not None:
-            examples = show_uses(screen, state, options.examples or USES)
-            return examples_alone(examples, as_json=options.json)
-        evidence = run(screen, state, videos=options.videos, submissions=options.submissions)
-        if not options.videos_only:
-            evidence.examples = show_uses(screen, state)
-    except NotReady as error:
-        print(error, file=sys.stderr)
-        return 1
-    evidence.problems += wrong(evidence.examples)
+    evidence: dict[str, Any] = {"problems": []}
+    if options.examples is None:
+        story = Story(screen, state)
+        story.play(options.videos, options.submissions)
+        evidence = gather(story)
+    examples = []
+    if not options.videos_only:
+        examples = show_uses(screen, state, options.examples or USES)
+    evidence["examples"] = [dataclasses.asdict(example) for example in examples]
+    problems: list[str] = evidence["problems"]
+    problems += [f"{each.title}: {problem}" for each in examples for problem in each.problems]
     seconds = time.monotonic() - started
     if options.json:
-        summary = {"seconds": round(seconds, 1), **dataclasses.asdict(evidence)}
-        print(json.dumps({"ok": not evidence.problems, **summary}, indent=2))
-    else:
+        summary = {"ok": not problems, "seconds": round(seconds, 1), **evidence}
+        print(json.dumps(summary if options.examples is None else evidence["examples"], indent=2))
+    elif options.examples is None:
         screen.verdict(evidence, seconds)
-    return 1 if evidence.problems else 0
-
-
-def examples_alone(examples: Sequence[Shown], *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps([dataclasses.asdict(example) for example in examples], indent=2))
-    problems = wrong(examples)
-    for problem in problems:
-        print(f"WRONG: {problem}", file=sys.stderr)
+    else:
+        for problem in problems:
+            print(f"WRONG: {problem}", file=sys.stderr)
     return 1 if problems else 0
-
-
-def wrong(examples: Sequence[Shown]) -> list[str]:
-    return [f"{each.title}: {problem}" for each in examples for problem in each.problems]
 
 
 def arguments() -> argparse.Namespace:
@@ -96,34 +82,22 @@ def arguments() -> argparse.Namespace:
         prog="python -m example_project.demo",
         description="Exit status 0: every video was transcoded exactly once. 1: it says what is "
         "wrong.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument(
-        "--store",
-        choices=list(ABOUT),
-        default="redis",
-        help="where the locks are; default: %(default)s",
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    parser.add_argument("--videos", type=int, default=8, metavar="N", help="default: %(default)s")
-    parser.add_argument(
-        "--submissions",
-        type=int,
-        default=5,
-        metavar="N",
-        help="of each video at once, besides the late ones; default: %(default)s",
-    )
-    parser.add_argument("--videos-only", action="store_true", help="without the short examples")
-    parser.add_argument(
-        "--examples",
-        nargs="*",
-        metavar="NAME",
+    add = parser.add_argument
+    add("--store", choices=list(ABOUT), default="redis", help="where the locks are")
+    add("--json", action="store_true", help="print the summary as JSON")
+    add("--videos", type=int, default=8, metavar="N", help="how many")
+    add(
+        "--submissions", type=int, default=5, metavar="N",
+        help="of each video at once, besides the late ones",
+    )  # fmt: skip
+    add("--videos-only", action="store_true", help="without the short examples")
+    add(
+        "--examples", nargs="*", metavar="NAME", choices=USES,
         help="only the short examples of example_project/uses/: all, or those that are named",
-    )
-    options = parser.parse_args()
-    for name in options.examples or []:
-        if name not in USES:
-            parser.error(f"there is no example {name!r}; there are: {', '.join(USES)}")
-    return options
+    )  # fmt: skip
+    return parser.parse_args()
 
 
 @contextlib.contextmanager
@@ -132,37 +106,15 @@ def place_of_our_own(store: str) -> Iterator[Path]:
 
     With the store "database" there is no Redis.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="tasklock-demo-") as folder,
-        contextlib.ExitStack() as stack,
-    ):
-        os.environ["EXAMPLE_STATE"] = folder
-        if store == "database":
-            os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings_database"
+    with tempfile.TemporaryDirectory(prefix="tasklock-demo-") as folder:
+        state = Path(folder)
+        if store == "redis":
+            with redis_of_the_site(state):
+                yield state
         else:
-            redis = stack.enter_context(own_redis())
-            stack.callback(remove_our_keys, redis)
-            os.environ.update(
-                DJANGO_SETTINGS_MODULE="example_project.settings",
-                EXAMPLE_REDIS_URL=redis.url,
-                EXAMPLE_REDIS_PREFIX=redis.key_prefix or "demo",
-            )
-        yield Path(folder)
-
-
-def remove_our_keys(server: RedisServer) -> None:
-    """Leave somebody else's Redis as it was; our own ends with all that is in it."""
-    if not server.key_prefix:
-        return
-    from redis import Redis
-
-    with Redis.from_url(server.url) as client:
-        for key in client.scan_iter(match=f"{server.key_prefix}*", count=1000):
-            client.delete(key)
-
-
-def as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+            os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings_database"
+            os.environ["EXAMPLE_STATE"] = folder
+            yield state
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,27 +25,21 @@ def make_clips(count: int, directory: Path) -> list[Clip]:
     """Make `count` clips, the shortest first, two at a time."""
     directory.mkdir(parents=True)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return list(pool.map(_make, _plan(count, directory), itertools.count()))
+        return list(pool.map(lambda number: _make(number, directory), range(count)))
 
 
-def _plan(count: int, directory: Path) -> Iterator[Clip]:
-    for number in range(count):
-        seconds = min(LONGEST_SECONDS, SHORTEST_SECONDS + 2 * number)
-        container = CONTAINERS[number % len(CONTAINERS)]
-        yield Clip(f"clip {number + 1}", directory / f"clip{number + 1}.{container}", seconds)
-
-
-def _make(clip: Clip, number: int) -> Clip:
-    picture = PICTURES[number % len(PICTURES)]
-    sound = f"sine=frequency={220 + 55 * number}"
+def _make(number: int, directory: Path) -> Clip:
+    seconds = min(LONGEST_SECONDS, SHORTEST_SECONDS + 2 * number)
+    path = directory / f"clip{number + 1}.{CONTAINERS[number % len(CONTAINERS)]}"
+    picture = f"{PICTURES[number % len(PICTURES)]}:rate=30:duration={seconds}"
+    sound = f"sine=frequency={220 + 55 * number}:duration={seconds}"
     # Every fourth has no sound.
-    audio = [] if number % 4 == 3 else ["-f", "lavfi", "-i", f"{sound}:duration={clip.seconds}"]
+    audio = [] if number % 4 == 3 else ["-f", "lavfi", "-i", sound]
     command = [
         *(imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-hide_banner", "-loglevel", "error"),
-        *("-f", "lavfi", "-i", f"{picture}:rate=30:duration={clip.seconds}"),
-        *audio,
+        *("-f", "lavfi", "-i", picture, *audio),
         *("-c:v", "libx264", "-preset", "ultrafast", "-crf", "28", "-threads", "1"),
-        *("-pix_fmt", "yuv420p", "-c:a", "aac", str(clip.path)),
+        *("-pix_fmt", "yuv420p", "-c:a", "aac", str(path)),
     ]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    return clip
+    return Clip(f"clip {number + 1}", path, seconds)

@@ -2,184 +2,104 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import imageio_ffmpeg
 from celery.result import AsyncResult
 from django.conf import settings
 
 from django_tasklock import locks
 from example_project.demo.clips import Clip
-from example_project.demo.crowd import Crowd
-from example_project.demo.killer import Kill, Killer
-from example_project.processes import Process
-from example_project.uses.crew import Shown
-from example_project.videos import ffmpeg, ledger
-from example_project.videos.models import DailyReport, Order, Payment, Video
+from example_project.demo.story import KILLS, Story
+from example_project.videos import ledger
+from example_project.videos.models import DailyReport, Video
 
 LENGTH_TOLERANCE_SECONDS = 0.5  # seconds; sound and picture do not end on the same frame
 
 
-@dataclass
-class VideoEvidence:
-    """One line of the final table.
-
-    Attributes:
-        started: how often an ffmpeg was started for it.
-        transcodes: how often one finished; must be 1.
-        skipped: submissions that ended as "skipped".
-        kills, recoveries: runs ended by SIGKILL, and how many of them were followed by another.
-    """
-
-    title: str
-    status: str
-    submissions: int
-    started: int
-    transcodes: int
-    skipped: int
-    kills: int
-    recoveries: int
-    segments: int
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Evidence:
-    """The whole of it. The demo has succeeded if `problems` is empty."""
-
-    videos: list[VideoEvidence]
-    kills: list[Kill]
-    orders: int
-    clicks: int
-    charges: int
-    schedulers: int
-    reports: int
-    double_transcodes: int
-    double_charges: int
-    double_reports: int
-    stuck: int
-    locks_left: list[str]
-    problems: list[str]
-    examples: list[Shown] = field(default_factory=list)
+def gather(story: Story) -> dict[str, Any]:
+    """Look at everything there is to see, once the work is over. The demo has succeeded if there
+    are no ``problems``."""
+    videos = [_video(story, pk) for pk in story.clips]
+    reports, rows = len(ledger.read("reports")), DailyReport.objects.count()
+    locks_left = [info.name for info in locks.list()]
+    problems = [f"{each['video']}: {problem}" for each in videos for problem in each["problems"]]
+    problems += [f"lock {name} is left" for name in locks_left]
+    problems += story.refused_clicks
+    if (reports, rows) != (1, 1):
+        problems.append(f"the daily report was sent {reports} times, {rows} rows say so")
+    for each in story.schedulers:
+        if each.exit_status != 0:
+            problems.append(f"{each.name} ended with {each.exit_status}: {each.last_lines(3)}")
+    if len(story.kills) < KILLS:
+        problems.append(f"{len(story.kills)} of {KILLS} kills took place: no holder was seen")
+    return {
+        "videos": videos,
+        "kills": [dataclasses.asdict(kill) for kill in story.kills],
+        "submissions": sum(video["submissions"] for video in videos),
+        "transcodes": sum(video["transcodes"] for video in videos),
+        "double_transcodes": sum(max(0, video["transcodes"] - 1) for video in videos),
+        "schedulers": len(story.schedulers),
+        "reports": reports,
+        "double_reports": max(0, reports - 1),
+        "stuck": Video.objects.filter(status=Video.Status.PROCESSING).count(),
+        "locks_left": locks_left,
+        "problems": problems,
+    }
 
 
-def gather(
-    videos: Mapping[int, Clip],
-    crowd: Crowd,
-    killer: Killer,
-    schedulers: Sequence[Process],
-) -> Evidence:
-    """Look at everything there is to see, once the work is over."""
-    kills = killer.kills
-    rows = {row.pk: row for row in Video.objects.filter(pk__in=videos)}
-    lines = [
-        _video(rows[pk], clip, crowd.submissions[pk], [k for k in kills if k.video == pk])
-        for pk, clip in videos.items()
-    ]
-    orders = list(Order.objects.all())
-    charges = Counter(line["key"] for line in ledger.read("charges"))
-    reports = len(ledger.read("reports"))
-    evidence = Evidence(
-        videos=lines,
-        kills=kills,
-        orders=len(orders),
-        clicks=sum(crowd.clicks.values()),
-        charges=charges.total(),
-        schedulers=len(schedulers),
-        reports=reports,
-        double_transcodes=sum(max(0, line.transcodes - 1) for line in lines),
-        double_charges=sum(count - 1 for count in charges.values()),
-        double_reports=max(0, reports - 1),
-        stuck=sum(row.status == Video.Status.PROCESSING for row in rows.values()),
-        locks_left=[info.name for info in locks.list()],
-        problems=[f"{line.title}: {problem}" for line in lines for problem in line.problems],
+def _video(story: Story, pk: int) -> dict[str, Any]:
+    """One line of the final table: how often an ffmpeg was started for a video and finished, what
+    became of its submissions, and of its runs that were killed."""
+    row, clip = Video.objects.get(pk=pk), story.clips[pk]
+    started, finished = (
+        [line for line in ledger.read(name) if line["video"] == pk]
+        for name in ("started", "transcoded")
     )
-    problems = evidence.problems
-    for order in orders:
-        problems += _order_problems(order, charges[f"order-{order.pk}"])
-    if (sent := DailyReport.objects.count()) != 1 or reports != 1:
-        problems.append(f"the daily report was sent {reports} times, {sent} rows say so")
-    for scheduler in schedulers:
-        if scheduler.exit_status != 0:
-            end = f"ended with {scheduler.exit_status}: {scheduler.last_lines(3)}"
-            problems.append(f"{scheduler.name} {end}")
-    if len(kills) < killer.wanted:
-        problems.append(f"{len(kills)} of {killer.wanted} kills took place: no holder was seen")
-    problems += [f"lock {name} is left" for name in evidence.locks_left]
-    problems += crowd.errors
-    return evidence
-
-
-def _video(row: Video, clip: Clip, task_ids: Sequence[str], kills: Sequence[Kill]) -> VideoEvidence:
-    started = [line for line in ledger.read("started") if line["video"] == row.pk]
-    finished = [line for line in ledger.read("transcoded") if line["video"] == row.pk]
-    results: list[AsyncResult[Any]] = [AsyncResult(task_id) for task_id in task_ids]
-    outcomes = Counter(_outcome(result.state, result.result) for result in results)
-    line = VideoEvidence(
-        title=clip.title,
-        status=row.status,
-        submissions=len(task_ids),
-        started=len(started),
-        transcodes=len(finished),
-        skipped=outcomes["skipped"],
-        kills=len(kills),
-        recoveries=sum(kill.again_after is not None for kill in kills),
-        segments=len(list(_directory(row).glob("*.ts"))) if row.hls_file else 0,
-    )
-    problems = line.problems
-    if line.transcodes != 1:
-        problems.append(f"transcoded {line.transcodes} times")
+    outcomes = Counter(_outcome(AsyncResult(task_id)) for task_id in story.submissions[pk])
+    again = [kill.again_after is not None for kill in story.kills if kill.video == pk]
+    problems = [*_file_problems(row, clip)]
+    if len(finished) != 1:
+        problems.append(f"transcoded {len(finished)} times")
+    elif f"/{finished[0]['run']}/" not in (row.hls_file or ""):
+        problems.append(f"its row points to {row.hls_file}, not to the run that finished")
     if row.status != Video.Status.READY:
         problems.append(f"its row says {row.status}")
-    if line.kills != line.recoveries:
+    if not all(again):
         problems.append("was killed and did not run again")
-    others = {state: count for state, count in outcomes.items() if state not in ("run", "skipped")}
-    if outcomes["run"] != 1 or others:
+    if outcomes["run"] != 1 or outcomes["run"] + outcomes["skipped"] != outcomes.total():
         problems.append(f"its submissions ended as {dict(outcomes)}")
-    if len(finished) == 1 and f"/{finished[0]['run']}/" not in (row.hls_file or ""):
-        problems.append(f"its row points to {row.hls_file}, not to the run that finished")
-    problems += _file_problems(row, clip)
-    return line
+    return {
+        "video": clip.title,
+        "status": row.status,
+        "submissions": len(story.submissions[pk]),
+        "started": len(started),
+        "transcodes": len(finished),
+        "skipped": outcomes["skipped"],
+        "kills": len(again),
+        "recoveries": sum(again),
+        "problems": problems,
+    }
 
 
-def _outcome(state: str, result: Any) -> str:
-    if state != "SUCCESS":
-        return f"{state} ({result!r})" if result else state
-    return "skipped" if isinstance(result, dict) and result.get("status") == "skipped" else "run"
+def _outcome(result: AsyncResult[Any]) -> str:
+    value = result.result
+    if result.state != "SUCCESS":
+        return f"{result.state} ({value!r})"
+    return "skipped" if isinstance(value, dict) and value.get("status") == "skipped" else "run"
 
 
-def _directory(row: Video) -> Path:
-    return (Path(settings.MEDIA_ROOT) / str(row.hls_file)).parent
-
-
-def _file_problems(row: Video, clip: Clip) -> list[str]:
-    """Play the playlist by hand: it is whole, every segment is there, and so is the picture."""
+def _file_problems(row: Video, clip: Clip) -> Iterator[str]:
+    """Have ffmpeg play the result: every segment is there, and so is the picture."""
     if not row.hls_file or not row.thumbnail:
-        return ["it has no files"]
-    playlist = (_directory(row) / ffmpeg.PLAYLIST).read_text().splitlines()
-    lengths = [float(line[8:].split(",")[0]) for line in playlist if line.startswith("#EXTINF:")]
-    names = [line for line in playlist if line and not line.startswith("#")]
-    problems = []
-    if (
-        playlist[-1] != "#EXT-X-ENDLIST"
-        or abs(sum(lengths) - clip.seconds) > LENGTH_TOLERANCE_SECONDS
-    ):
-        problems.append(f"its playlist has {sum(lengths):.1f} of {clip.seconds} seconds")
-    for name in names:
-        segment = _directory(row) / name
-        # 0x47 begins every packet of a transport stream.
-        if not segment.exists() or segment.read_bytes()[:1] != b"\x47":
-            problems.append(f"{name} is missing or is no video")
-    if (Path(settings.MEDIA_ROOT) / row.thumbnail).read_bytes()[:2] != b"\xff\xd8":
-        problems.append("its thumbnail is no JPEG")
-    return problems
-
-
-def _order_problems(order: Order, charged: int) -> list[str]:
-    rows = Payment.objects.filter(order=order).count()
-    if (charged, rows, order.status) == (1, 1, Order.Status.PAID):
-        return []
-    return [f"{order}: charged {charged} times, {rows} payments, {order.status}"]
+        yield "it has no files"
+        return
+    _, seconds = imageio_ffmpeg.count_frames_and_secs(f"{settings.MEDIA_ROOT}/{row.hls_file}")
+    if abs(seconds - clip.seconds) > LENGTH_TOLERANCE_SECONDS:
+        yield f"{seconds:.1f} of {clip.seconds} seconds of it can be played"
+    if not Path(settings.MEDIA_ROOT, row.thumbnail).exists():
+        yield "its thumbnail is missing"

@@ -1,4 +1,4 @@
-"""Prints the demo: a live view on a terminal, plain lines anywhere else, one table at the end."""
+"""Prints the demo: a live view on a terminal, plain lines anywhere else, tables at the end."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from django_tasklock import LockInfo
-from example_project.demo.evidence import Evidence
 from example_project.videos.models import Video
 
 PLAIN_EVERY_SECONDS = 1.0  # seconds between two plain reports
+COUNTED = {
+    "submissions": "submis-\nsions",
+    "started": "ffmpeg\nstarts",
+    "transcodes": "trans-\ncodes",
+    "skipped": "skips",
+    "kills": "kills",
+    "recoveries": "reco-\nveries",
+}
+"""the columns of the table of videos, and their headings"""
 
 
 class Screen:
@@ -44,101 +52,51 @@ class Screen:
             yield
         self._live = None
 
-    def show(self, videos: Sequence[Video], held: Sequence[LockInfo]) -> None:
+    def show(self, statuses: Sequence[str], held: Sequence[LockInfo]) -> None:
         """Draw how far the videos are and which locks are held."""
-        counted = Counter(video.status for video in videos)
+        counted = Counter(statuses)
         progress = "   ".join(f"{status} {counted[status]}" for status in Video.Status.values)
         if self._live:
-            self._live.update(Group(Text(f"videos: {progress}", style="bold"), _lock_table(held)))
+            table = Table("lock", "TTL", "pid", "task", "age", title=f"videos: {progress}")
+            for info in held:
+                age = time.time() - info.acquired_at.timestamp() if info.acquired_at else 0
+                task = (info.owner.task or "").rpartition(".")[2]
+                pid = str(info.owner.pid)
+                table.add_row(info.name, f"{info.ttl:.1f} s", pid, task, f"{age:.1f} s")
+            self._live.update(table)
         elif time.monotonic() - self._last_plain >= PLAIN_EVERY_SECONDS:
             self._last_plain = time.monotonic()
-            self.say(f"videos: {progress}")
-            for info in held:
-                self._console.print("            " + _lock_line(info), soft_wrap=True)
+            locks = [f"{info.name} (pid {info.owner.pid}, {info.ttl:.0f} s)" for info in held]
+            self.say(f"videos: {progress}   locks: {', '.join(locks) or 'none'}")
 
-    def verdict(self, evidence: Evidence, seconds: float) -> None:
+    def verdict(self, evidence: dict[str, Any], seconds: float) -> None:
         """Print the final tables and what is wrong, if anything is."""
-        self._console.print(_video_table(evidence))
-        self._console.print(_rest_table(evidence))
-        for kill in evidence.kills:
-            again = "and the job did not run again"
-            if kill.again_after is not None:
-                again = f"run again by {kill.again_pid} after {kill.again_after:.2f} s"
-                if kill.waiting:
-                    again += f", behind {kill.waiting} others in the queue"
-            self._console.print(
-                f"SIGKILL: process {kill.pid}, video:{kill.video}, {kill.segments} segments "
-                f"written; {again}.",
-                soft_wrap=True,
-            )
-        for problem in evidence.problems:
+        self._console.print(_videos(evidence["videos"]))
+        table = Table("", "asked for", "done", "doubles", title="All", title_justify="left")
+        for asked, done in (("submissions", "transcodes"), ("schedulers", "reports")):
+            doubles = evidence[f"double_{done}"]
+            row = (str(evidence[asked]), str(evidence[done]), str(doubles))
+            table.add_row(done, *row, style="red" if doubles else None)
+        table.add_row("stuck in processing", "", str(evidence["stuck"]), "")
+        table.add_row("locks left", "", str(len(evidence["locks_left"])), "")
+        self._console.print(table)
+        for problem in evidence["problems"]:
             self._console.print(f"WRONG: {problem}", style="red", soft_wrap=True)
-        if evidence.problems:
-            self._console.print(f"Failed after {seconds:.0f} s.", style="bold red")
-        else:
-            self._console.print(
-                f"Every video was transcoded exactly once, in {seconds:.0f} s.", style="bold green"
-            )
+        verdict = f"Every video was transcoded exactly once, in {seconds:.0f} s."
+        if evidence["problems"]:
+            verdict = f"Failed after {seconds:.0f} s."
+        self._console.print(verdict, style="bold red" if evidence["problems"] else "bold green")
 
 
-def _lock_fields(info: LockInfo) -> list[str]:
-    age = "?"
-    if info.acquired_at:
-        age = f"{max(0.0, time.time() - info.acquired_at.timestamp()):.1f} s"
-    ttl = "never" if info.ttl is None else f"{info.ttl:.1f} s"
-    task = (info.owner.task or "").rpartition(".")[2]
-    return [info.name, ttl, str(info.owner.pid or ""), task, age]
-
-
-def _lock_line(info: LockInfo) -> str:
-    name, ttl, pid, task, age = _lock_fields(info)
-    return f"{name:<12} ttl {ttl:>7}   pid {pid:<8} {task or '-':<10} age {age}"
-
-
-def _lock_table(held: Sequence[LockInfo]) -> Table:
-    table = Table("lock", "TTL", "pid", "task", "age", title="live locks", title_justify="left")
-    for info in held:
-        table.add_row(*_lock_fields(info))
-    return table
-
-
-def _video_table(evidence: Evidence) -> Table:
+def _videos(lines: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="Videos", title_justify="left", show_footer=True)
-    lines = evidence.videos
     table.add_column("video", footer="all")
     table.add_column("status")
-    for heading, numbers in {
-        "submis-\nsions": [line.submissions for line in lines],
-        "ffmpeg\nstarts": [line.started for line in lines],
-        "trans-\ncodes": [line.transcodes for line in lines],
-        "seg-\nments": [line.segments for line in lines],
-        "skips": [line.skipped for line in lines],
-        "kills": [line.kills for line in lines],
-        "reco-\nveries": [line.recoveries for line in lines],
-    }.items():
-        table.add_column(heading, justify="right", footer=str(sum(numbers)))
+    for name, heading in COUNTED.items():
+        total = sum(line[name] for line in lines)
+        table.add_column(heading, justify="right", footer=str(total))
     for line in lines:
-        table.add_row(
-            line.title,
-            line.status,
-            *(str(n) for n in (line.submissions, line.started, line.transcodes, line.segments)),
-            *(str(n) for n in (line.skipped, line.kills, line.recoveries)),
-            style="red" if line.problems else None,
-        )
-    return table
-
-
-def _rest_table(evidence: Evidence) -> Table:
-    table = Table("", "asked for", "done", "doubles", title="All", title_justify="left")
-    submissions = sum(line.submissions for line in evidence.videos)
-    transcodes = sum(line.transcodes for line in evidence.videos)
-    for what, asked, done, doubles in (
-        ("transcodes", submissions, transcodes, evidence.double_transcodes),
-        ("charges", evidence.clicks, evidence.charges, evidence.double_charges),
-        ("daily reports", evidence.schedulers, evidence.reports, evidence.double_reports),
-    ):
-        style = "red" if doubles else None
-        table.add_row(what, str(asked), str(done), str(doubles), style=style)
-    table.add_row("stuck in processing", "", str(evidence.stuck), "")
-    table.add_row("locks left", "", str(len(evidence.locks_left)), "")
+        counts = [str(line[name]) for name in COUNTED]
+        style = "red" if line["problems"] else None
+        table.add_row(line["video"], line["status"], *counts, style=style)
     return table

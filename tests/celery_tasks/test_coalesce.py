@@ -1,4 +1,4 @@
-"""on_conflict="coalesce", message by message. With workers: ``tests/celery_tasks/queue``."""
+"""on_conflict="coalesce", message by message. With workers: ``tests/hard_cases``."""
 
 from __future__ import annotations
 

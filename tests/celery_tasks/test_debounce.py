@@ -1,4 +1,4 @@
-"""``debounce``, message by message. With workers: ``tests/celery_tasks/queue``."""
+"""``debounce``, message by message. With workers: ``tests/hard_cases``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A reservation whose message is gone (``unique_while``), as the next call finds it.
 
 As the doctor finds it: ``tests/operators/test_doctor.py``, and with workers
-``tests/celery_tasks/queue``.
+``tests/hard_cases``.
 """
 
 from __future__ import annotations

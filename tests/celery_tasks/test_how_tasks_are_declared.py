@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 from celery.result import AsyncResult
 
-from tests.hard_cases.conftest import stage_for_a_file
-from tests.hard_cases.declared import WAYS, Way, options_of
-from tests.hard_cases.ledger import Entry
-from tests.hard_cases.scripted import Step
-from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import AS_ROOT
+from tests.stage.declared import WAYS, Way, options_of
+from tests.stage.fixtures import stage_for_a_file
+from tests.stage.ledger import Entry
+from tests.stage.scripted import Step
+from tests.stage.stage import Stage
+from tests.stage.workers import AS_ROOT
 
 pytestmark = pytest.mark.slow
 SITUATIONS = ("waits", "is killed", "is a duplicate")

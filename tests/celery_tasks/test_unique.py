@@ -1,4 +1,4 @@
-"""Uniqueness in the queue, message by message. With workers: ``tests/celery_tasks/queue``."""
+"""Uniqueness in the queue, message by message. With workers: ``tests/hard_cases``."""
 
 from __future__ import annotations
 

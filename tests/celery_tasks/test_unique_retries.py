@@ -1,6 +1,6 @@
 """A retry and a message that waits (``unique_while``): one of them waits, and no call is lost.
 
-With workers: ``tests/celery_tasks/queue``.
+With workers: ``tests/hard_cases``.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from django.core.management import call_command
 
 from django_tasklock import locks
 from tests.conftest import UseRedis
-from tests.hard_cases.workers import gone
 from tests.nights import by_day
 from tests.servers import RedisServer
+from tests.stage.workers import gone
 from tests.steps import LONG, Meanwhile, holder, taken, waiting
 from tests.waiting import until
 

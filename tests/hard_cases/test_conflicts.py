@@ -6,8 +6,8 @@ import celery
 import pytest
 
 from django_tasklock import LockNotAcquired
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
+from tests.stage.fixtures import MakeStage
+from tests.stage.stage import Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -75,8 +75,8 @@ def test_19_direct_calls_chunks_and_eager_mode_lock_but_never_send_a_message(sta
     job = stage.job()
     said = stage.script(f"""
 from django_tasklock import LockNotAcquired, locks
-from tests.hard_cases.app import app
-from tests.hard_cases.tasks import raising, retry, skip
+from tests.stage.app import app
+from tests.stage.tasks import raising, retry, skip
 print(raising({job}), raising.apply(({job},)).get(), skip({job}))
 app.conf.task_always_eager = True
 print(retry.delay({job}).get())

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage, on_both_brokers
-from tests.hard_cases.stage import Stage
+from tests.stage.fixtures import on_both_brokers, shared_on_both_brokers
+from tests.stage.stage import Stage
 
 pytestmark = pytest.mark.slow
-
 LONG_SECONDS = 60
-CLICK = """
-from django_tasklock import LockNotAcquired, lock
-from tests.hard_cases.tasks import guarded
-"""
 
 
-def click(stage: Stage, job: int, script: object = (), ttl: float = 30, **options: object) -> str:
+def click(stage: Stage, job: int, script: object = (), ttl: float = 30) -> str:
     """What a view answers: "409", or the fence of the lease that its job got."""
-    return stage.script(f"""{CLICK}
+    return stage.script(f"""
+from django_tasklock import LockNotAcquired, lock
+from tests.stage.tasks import guarded
 try:
     with lock("job:{job}", ttl={ttl}) as lease:
-        guarded.apply_async([{job}, {script!r}], lease=lease, **{options!r})
+        guarded.apply_async([{job}, {script!r}], lease=lease)
         print(lease.fence)
 except LockNotAcquired:
     print(409)
@@ -29,19 +26,18 @@ except LockNotAcquired:
 
 
 @on_both_brokers
-def test_a_second_click_is_refused_until_the_job_has_ended(
-    make_stage: MakeStage, broker: str
-) -> None:
-    stage = make_stage(broker)
-    job, gate = stage.job(), stage.gate()
+def test_a_second_click_is_refused_until_the_job_has_ended(stage: Stage) -> None:
     # Given a click whose job waits in the queue
+    job, gate = stage.job(), stage.gate()
     fence = click(stage, job, [{"gate": str(gate)}])
     assert click(stage, job) == "409"
-    # When the job runs, under the lease of the click
+
+    # I expect the job to run under the lease of the click
     stage.worker()
     assert str(stage.started(job).fence) == fence
     assert click(stage, job) == "409"
-    # Then clicks are refused until it has ended, and no longer
+
+    # And clicks to be refused until it has ended, and no longer
     gate.touch()
     stage.completed(job)
     stage.assert_settled()
@@ -50,8 +46,8 @@ def test_a_second_click_is_refused_until_the_job_has_ended(
 
 
 @pytest.mark.nightly
-def test_killed_before_the_run_adopts_the_next_delivery_does(make_stage: MakeStage) -> None:
-    stage = make_stage(visibility=2)
+@pytest.mark.stage(visibility=2)
+def test_killed_before_the_run_adopts_the_next_delivery_does(stage: Stage) -> None:
     worker, job = stage.worker(), stage.job()
     stage.begin("skip", {"seconds": LONG_SECONDS}, {})
     fence = click(stage, job, ttl=LONG_SECONDS)
@@ -62,19 +58,15 @@ def test_killed_before_the_run_adopts_the_next_delivery_does(make_stage: MakeSta
     stage.assert_done_once(job)
 
 
-@on_both_brokers
-def test_killed_after_the_run_adopted_the_lock_is_free_at_once(
-    make_stage: MakeStage, broker: str
-) -> None:
+@shared_on_both_brokers
+def test_killed_after_the_run_adopted_the_lock_is_free_at_once(shared: Stage) -> None:
     """The message comes again, and its handle is spent."""
-    stage = make_stage(broker)
-    stage.worker()
-    job = stage.job()
-    fence = click(stage, job, [{"seconds": LONG_SECONDS}, {}], ttl=LONG_SECONDS)
-    first = stage.started(job)
+    job = shared.job()
+    fence = click(shared, job, [{"seconds": LONG_SECONDS}, {}], ttl=LONG_SECONDS)
+    first = shared.started(job)
     assert str(first.fence) == fence
-    stage.kill(first.pid)
-    assert stage.started(job, 2).fence > first.fence
-    stage.completed(job)
-    stage.assert_settled()
-    stage.assert_done_once(job)
+    shared.kill(first.pid)
+    assert shared.started(job, 2).fence > first.fence
+    shared.completed(job)
+    shared.assert_settled()
+    shared.assert_done_once(job)

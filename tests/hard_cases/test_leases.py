@@ -11,14 +11,47 @@ from functools import partial
 import pytest
 
 from django_tasklock import LeaseLost
-from tests.hard_cases.brokers import RedisBroker
-from tests.hard_cases.conftest import MakeStage, need_pool, on_all_pools
-from tests.hard_cases.stage import Begun, Stage
 from tests.nights import by_day
+from tests.stage.brokers import RedisBroker
+from tests.stage.fixtures import need_pool, on_all_pools
+from tests.stage.stage import Begun, Stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
 TTL_SECONDS = 5.0
+pytestmark = [pytest.mark.slow, pytest.mark.stage(ttl=TTL_SECONDS)]
+KINDS = ("sleep", "child", "compute")
+
+
+@on_all_pools
+def test_18_a_lease_is_kept_while_the_body_works_longer_than_it_lasts(
+    stage: Stage, pool: str
+) -> None:
+    # Given jobs that sleep, wait for a subprocess or compute for longer than a lease lasts;
+    # and beside them plain tasks that take a lock in their body
+    need_pool(pool)
+    stage.worker(pool=pool, concurrency=1 if pool == "solo" else 4)
+    plain = [stage.send("plain_with_a_lock", stage.job()) for _ in range(2)]
+    jobs = {stage.job(): kind for kind in KINDS}
+    results = {
+        job: stage.send("guarded", job, [{"kind": kind, "seconds": TTL_SECONDS + 2, "check": True}])
+        for job, kind in jobs.items()
+    }
+
+    # I expect each to be the holder throughout
+    for job, kind in jobs.items():
+        start = stage.started(job)
+        lease = until(partial(stage.redis.get, stage.lock_key(f"job:{job}")), "its lease")
+        until(lambda start=start: stage.ledger.clock() > start.at + TTL_SECONDS + 0.5)  # type: ignore[misc]
+        assert stage.redis.get(stage.lock_key(f"job:{job}")) == lease, kind
+        assert stage.ledger.completions(job=job) == 0, "too late to see"
+
+    # And each to be done once
+    for job, result in results.items():
+        stage.assert_well(job, result)
+
+    # And a lock to say which task holds it
+    for each in plain:
+        assert each.get(timeout=60) == ["plain_with_a_lock", each.id]
 
 
 @contextmanager
@@ -40,8 +73,7 @@ def losing(stage: Stage, lost: Begun) -> Iterator[None]:
     stage.assert_settled()
 
 
-def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: MakeStage) -> None:
-    stage = make_stage(ttl=TTL_SECONDS)
+def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(stage: Stage) -> None:
     stage.pair()
     lost = stage.begin("guarded", {"seconds": 0.5})
     os.kill(lost.start.pid, signal.SIGSTOP)
@@ -51,52 +83,29 @@ def test_16_a_child_stopped_beyond_its_lease_wakes_up_as_the_loser(make_stage: M
 
 @on_all_pools
 def test_18_a_c_call_that_keeps_the_interpreter_is_found_out_at_its_end(
-    make_stage: MakeStage, pool: str
+    stage: Stage, pool: str
 ) -> None:
     """No thread could renew: the lease is over, the run notices it, and the row refuses it."""
     need_pool(pool)
-    stage = make_stage(ttl=TTL_SECONDS)
-    stage.worker(pool=pool, concurrency=1 if pool == "solo" else 2, options=("-Q", "first"))
+    stuck = stage.worker(
+        pool=pool, concurrency=1 if pool == "solo" else 2, options=("-Q", "first"), wait=False
+    )
     stage.worker()
+    stuck.wait_ready()
     script = {"kind": "stuck", "seconds": TTL_SECONDS + 2}
     lost = stage.begin("guarded", script, queue="first")
     with losing(stage, lost):
         pass  # It ends by itself.
 
 
-@on_all_pools
-def test_18_a_lease_is_kept_while_the_body_works_longer_than_it_lasts(
-    make_stage: MakeStage, pool: str
-) -> None:
-    """Sleep, a subprocess, a CPU loop: renewed under every pool, by the same holder throughout. A
-    lock in the body of a plain task, beside these, says which task holds it."""
-    need_pool(pool)
-    stage = make_stage(ttl=TTL_SECONDS)
-    stage.worker(pool=pool, concurrency=1 if pool == "solo" else 4)
-    plain = [stage.send("plain_with_a_lock", stage.job()) for _ in range(2)]
-    for kind in ("sleep", "child", "compute"):
-        job, result, start = stage.begin(
-            "guarded", {"kind": kind, "seconds": TTL_SECONDS + 1.5, "check": True}
-        )
-        key = stage.lock_key(f"job:{job}")
-        lease = stage.redis.get(key)
-        until(lambda: stage.ledger.clock() > start.at + TTL_SECONDS + 0.5)  # noqa: B023
-        assert lease is not None
-        assert stage.redis.get(key) == lease, kind
-        assert stage.ledger.completions(job=job) == 0, "too late to see"
-        stage.assert_well(job, result)
-    for result in plain:
-        assert result.get(timeout=60) == ["plain_with_a_lock", result.id]
-
-
 @pytest.mark.parametrize(
     ("task", "check"), by_day(("guarded", True), ("guarded", False), ("skip", True))
 )
+@pytest.mark.stage(ttl=TTL_SECONDS, visibility=TTL_SECONDS + 1)
 def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
-    make_stage: MakeStage, task: str, check: bool
+    stage: Stage, task: str, check: bool
 ) -> None:
     """On Redis who acknowledges one delivery acknowledges all of them."""
-    stage = make_stage(ttl=TTL_SECONDS, visibility=TTL_SECONDS + 1)
     assert isinstance(stage.broker, RedisBroker)
     stage.pair()
     job, _, first = stage.begin(

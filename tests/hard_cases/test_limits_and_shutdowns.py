@@ -1,4 +1,4 @@
-"""Time limits, revoked tasks, and every way in which a worker or its child stops: cases 6 to 9."""
+"""Time limits, revoked tasks, ways in which a worker or its child stops: cases 6 to 9, and 23."""
 
 from __future__ import annotations
 
@@ -10,47 +10,52 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 
 from django_tasklock import LockNotAcquired
-from tests.hard_cases.conftest import MakeStage, need_pool, on_all_pools, on_both_brokers
-from tests.hard_cases.stage import Stage
 from tests.nights import by_day
+from tests.stage.fixtures import need_pool, on_all_pools, on_both_brokers
+from tests.stage.stage import Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 SOFT = {"worker_soft_shutdown_timeout": 1.0}
 STUCK = {"kind": "stuck", "seconds": 20}
+LIMIT_SECONDS = 1.0
 
 
-def test_06_after_a_hard_limit_the_lock_is_free_once_the_process_is_dead(stage: Stage) -> None:
-    """A waiting job runs then, not before, and at most 0.3 s past the limit."""
-    limit = 1.0
-    stage.pair()
+def test_06_after_a_hard_limit_the_lock_is_free_once_the_process_is_dead(shared: Stage) -> None:
     late = []
     for _ in range(2):
-        job, stuck, first = stage.begin("skip", STUCK, time_limit=limit)
-        waiter = stage.send("waiting", job)
+        # Given a job that is stuck in C beyond its hard limit, and another one that waits
+        job, stuck, first = shared.begin("skip", STUCK, time_limit=LIMIT_SECONDS)
+        waiter = shared.send("waiting", job)
+
+        # I expect the one to end by its limit, and the other to run
         with pytest.raises(TimeLimitExceeded):
             stuck.get(timeout=60)
         assert waiter.get(timeout=60) == f"done:{job}"
-        assert stage.ledger.overlaps(job=job) == []
-        late.append(stage.started(job, 2).at - first.at - limit)
+
+        # And not before the process is dead
+        assert shared.ledger.overlaps(job=job) == []
+        late.append(shared.started(job, 2).at - first.at - LIMIT_SECONDS)
+
+    # And at most 0.3 s past the limit
     print("seconds past the limit until the waiting job ran:", [round(each, 3) for each in late])
     assert max(late) < 2
     assert min(late) <= 0.3
-    stage.assert_settled()
+    shared.assert_settled()
 
 
 @pytest.mark.parametrize("takeover", by_day("on", "off"))
+@pytest.mark.stage(ttl=6)
 def test_06_the_row_of_a_job_that_hit_its_hard_limit_has_failed(
-    make_stage: MakeStage, takeover: str
+    stage: Stage, takeover: str
 ) -> None:
     """Also where the body was asked to exit, as at a shutdown, and reopened its row; and where no
     other run may work on it before the lease's end (case 24)."""
-    stage = make_stage(ttl=6)
-    stage.environment["HARD_CASES_TAKEOVER"] = takeover
+    stage.environment["STAGE_TAKEOVER"] = takeover
     stage.worker(concurrency=2)
     jobs = {kind: stage.job() for kind in ("sleep", "stuck")}
     for limited in [
-        stage.send("guarded", job, [{"kind": kind, "seconds": 4}], time_limit=1.0)
+        stage.send("guarded", job, [{"kind": kind, "seconds": 4}], time_limit=LIMIT_SECONDS)
         for kind, job in jobs.items()
     ]:
         with pytest.raises(TimeLimitExceeded):
@@ -63,23 +68,25 @@ def test_06_the_row_of_a_job_that_hit_its_hard_limit_has_failed(
 
 def test_07_a_job_requeued_at_its_hard_limit_never_overlaps_the_dying_child(stage: Stage) -> None:
     """The broker has the message again before the child is dead; it runs exactly once more."""
-    stage.worker(concurrency=2, conf={"task_acks_on_failure_or_timeout": False})
-    for _ in range(2):
-        job, result, _ = stage.begin("guarded", STUCK, {"seconds": 0.1}, time_limit=2.0)
+    stage.worker(concurrency=3, conf={"task_acks_on_failure_or_timeout": False})
+    jobs = [stage.job() for _ in range(2)]
+    results = [stage.send("guarded", job, [STUCK, {"seconds": 0.1}], time_limit=2) for job in jobs]
+    for job, result in zip(jobs, results, strict=True):
         stage.completed(job)
         # First Celery stored FAILURE for the limit, and a result object would remember that.
-        until(lambda: stage.client.AsyncResult(result.id).state == "SUCCESS", "SUCCESS", 10)  # noqa: B023
-        assert len(stage.ledger.runs(job=job)) == 2
+        until(lambda result=result: stage.client.AsyncResult(result.id).successful(), "success", 10)  # type: ignore[misc]
         stage.assert_done_once(job)
+        assert len(stage.ledger.runs(job=job)) == 2
     stage.assert_settled()
 
 
 def test_08_a_revoked_job_keeps_its_lock_until_its_body_has_ended(stage: Stage) -> None:
     """Celery says REVOKED at once; the body goes on in C, and others are refused until its end."""
     # The others never come to the worker whose only child is at work.
-    stage.worker(options=("-Q", "first"))
+    busy = stage.worker(options=("-Q", "first"), wait=False)
     stage.worker()
-    job, revoked, first = stage.begin("skip", {"kind": "stuck", "seconds": 5}, queue="first")
+    busy.wait_ready()
+    job, revoked, first = stage.begin("skip", {"kind": "stuck", "seconds": 4}, queue="first")
     stage.client.control.revoke(revoked.id, terminate=True)
     until(lambda: str(revoked.state) == "REVOKED", "reported as REVOKED", 6)
     refused = 0
@@ -122,18 +129,17 @@ def test_09_a_soft_limit_releases_the_lock_and_so_does_a_warm_shutdown(stage: St
     ids=["cold", "soft", "SIGINT twice"],
 )
 def test_09_a_cold_shutdown_releases_the_lock_and_the_message_is_back_in_the_queue(
-    make_stage: MakeStage, broker: str, signals: list[int], conf: dict[str, Any]
+    stage: Stage, signals: list[int], conf: dict[str, Any]
 ) -> None:
-    """The body is cut short; the next worker runs the job again, and it completes once."""
-    stage = make_stage(broker)
+    """The body is cut short; the next worker runs the job again, and it completes once, though one
+    death would be too many (case 23): a shutdown is an orderly end."""
     worker = stage.worker(conf=conf)
-    job, result, _ = stage.begin("guarded", {"seconds": 60}, {})
+    job, result, _ = stage.begin("once", {"seconds": 60}, {})
     worker.stop(*signals)
     assert stage.held() == []
     assert stage.queued() == 1
     stage.worker()
-    stage.assert_well(job, result)
-    assert len(stage.ledger.runs(job=job)) == 2
+    stage.assert_well(job, result, runs=2)
 
 
 @pytest.mark.parametrize("option", by_day("--max-tasks-per-child=1", "--max-memory-per-child=1"))
@@ -160,14 +166,13 @@ def test_09_a_job_that_waits_for_its_lock_leaves_its_worker_free_to_shut_down(
     with stage.busy("once") as (job, holder, _):
         waits = stage.worker(pool=pool)
         result = stage.send(task, job)
-        queue = stage.lock_key(f"job:{job}") + " queue"
-        until(lambda: stage.redis.zcard(queue), "it waits for the lock")
+        until(lambda: stage.waiting(job), "it waits for the lock")
         if task == "early_waiting" and pool != "solo":  # As Flower's button does.
             stage.client.control.shutdown(destination=[f"{waits.name}@hard"])
             until(lambda: not waits.running, "its end", 10)
         else:
             waits.stop(signal.SIGTERM)
-        assert not stage.redis.zcard(queue)
+        assert not stage.waiting(job)
         assert not holder.ready()
         stage.worker()
         stage.deliveries(result.id, 2, "prerun")

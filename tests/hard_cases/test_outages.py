@@ -9,14 +9,13 @@ from functools import partial
 import pytest
 
 from django_tasklock import InvalidLockConfig, StoreUnavailable
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
 from tests.nights import by_day
 from tests.proxy import CutProxy
+from tests.stage.stage import Stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
 TTL_SECONDS = 6.0
+pytestmark = [pytest.mark.slow, pytest.mark.stage(ttl=TTL_SECONDS)]
 
 
 @contextmanager
@@ -39,27 +38,27 @@ def locks_away(stage: Stage, how: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", by_day("killed", "paused"))
 def test_20_jobs_that_cannot_ask_for_their_lock_go_back_to_the_queue(
-    make_stage: MakeStage, how: str
+    stage: Stage, how: str
 ) -> None:
-    """on_outage="retry": none is skipped, none runs; later each is done once, retries unused."""
-    stage = make_stage(ttl=TTL_SECONDS)
+    # Given jobs that are sent while nobody can ask for their locks
     stage.pair()
     jobs = [stage.job() for _ in range(4)]
     with locks_away(stage, how):
         results = [stage.send("guarded", job) for job in jobs]
+
+        # I expect each to be tried and sent back: none is skipped, none runs
         for result in results:
             stage.deliveries(result.id, 2, "prerun")
         assert [result.state for result in results] == ["PENDING"] * len(jobs)
+
+    # And each to be done once later, with its own retries unused
     for job, result in zip(jobs, results, strict=True):
         stage.assert_well(job, result)
         assert [start.retries for start in stage.ledger.entries("start", job=job)] == [0]
 
 
-def test_20_an_outage_is_raised_or_ridden_out_where_the_task_says_so(
-    make_stage: MakeStage,
-) -> None:
+def test_20_an_outage_is_raised_or_ridden_out_where_the_task_says_so(stage: Stage) -> None:
     """on_outage="raise" is a failure called StoreUnavailable; "run" runs on the guard alone."""
-    stage = make_stage(ttl=TTL_SECONDS)
     stage.worker()
     refused, run = stage.job(), stage.job()
     with locks_away(stage, "killed"):
@@ -75,10 +74,9 @@ def test_20_an_outage_is_raised_or_ridden_out_where_the_task_says_so(
 
 @pytest.mark.parametrize("how", by_day("paused", "killed"))
 def test_20_an_outage_longer_than_the_lease_fails_the_check_of_the_lease(
-    make_stage: MakeStage, how: str
+    stage: Stage, how: str
 ) -> None:
     """It is not known who holds the lock: that run does not count, and the job starts over."""
-    stage = make_stage(ttl=TTL_SECONDS)
     stage.worker()
     with stage.busy("guarded", check=True) as (job, result, start), locks_away(stage, how):
         # The last renewal came at a third of the lease.
@@ -88,17 +86,15 @@ def test_20_an_outage_longer_than_the_lease_fails_the_check_of_the_lease(
         broke = until(lambda: stage.ledger.entries("broke"), "the check failed", 60)
         assert not broke[0].held
         assert stage.row(job)[0] != "done"
-    stage.assert_well(job, result)
-    assert len(stage.ledger.runs(job=job)) == 2
+    stage.assert_well(job, result, runs=2)
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
 @pytest.mark.nightly
 def test_20_an_outage_at_the_release_loses_neither_the_work_nor_the_lock(
-    make_stage: MakeStage, how: str
+    stage: Stage, how: str
 ) -> None:
     """The row is done within the lease; the lock ends by its ttl, and never "skipped"."""
-    stage = make_stage(ttl=TTL_SECONDS)
     stage.worker()
     with stage.busy("guarded") as (job, result, _), locks_away(stage, how):
         stage.open_gates()
@@ -113,10 +109,9 @@ def test_20_an_outage_at_the_release_loses_neither_the_work_nor_the_lock(
 
 @pytest.mark.parametrize("task", by_day("retry", "early_retry"))
 def test_20_a_busy_job_that_cannot_be_requeued_is_neither_lost_nor_skipped(
-    make_stage: MakeStage, task: str
+    stage: Stage, task: str
 ) -> None:
     """The broker takes no message while the lock is busy: kept by it, or by the child if acked."""
-    stage = make_stage(ttl=TTL_SECONDS)
     with CutProxy(("127.0.0.1", stage.broker_port)) as proxy:
         # They get their messages from the broker itself. A heartbeat to the broker that refuses
         # would stop a worker's event loop for good.
@@ -136,15 +131,14 @@ def test_20_a_busy_job_that_cannot_be_requeued_is_neither_lost_nor_skipped(
             proxy.accept()
         assert result.get(timeout=60) == f"done:{job}"
         stage.assert_settled(40)
-        assert stage.ledger.overlaps(job=job) == []
-        assert stage.ledger.completions(job=job) == 2
+        stage.assert_completed(job, 2)
 
 
+@pytest.mark.stage(ttl=TTL_SECONDS, visibility=2)
 def test_27_a_redelivery_that_cannot_ask_the_result_backend_does_not_run_beside_the_first(
-    make_stage: MakeStage,
+    stage: Stage,
 ) -> None:
     """on_outage="run" is about the locks' Redis, which answers: one run, and nothing is lost."""
-    stage = make_stage(ttl=TTL_SECONDS, visibility=2)
     with CutProxy(("127.0.0.1", stage.broker_port)) as proxy:
         away = proxy.url.rpartition("/")[0] + "/1"
         stage.pair(conf={"result_backend": away, "redis_socket_connect_timeout": 1})
@@ -159,11 +153,8 @@ def test_27_a_redelivery_that_cannot_ask_the_result_backend_does_not_run_beside_
         assert len(stage.ledger.runs(job=job)) == 1
 
 
-def test_39_a_job_goes_on_beside_a_full_server_and_those_that_come_run_later(
-    make_stage: MakeStage,
-) -> None:
+def test_39_a_job_goes_on_beside_a_full_server_and_those_that_come_run_later(stage: Stage) -> None:
     """Its lease is renewed and released; the others are neither skipped nor lost."""
-    stage = make_stage(ttl=TTL_SECONDS)
     stage.worker(concurrency=2)
     later = stage.job()
     with stage.busy("guarded", check=True) as (job, result, _), locks_away(stage, "full"):
@@ -181,7 +172,7 @@ def test_39_a_job_goes_on_beside_a_full_server_and_those_that_come_run_later(
 
 def test_43_a_job_on_a_cache_that_keeps_nothing_fails_before_its_work(stage: Stage) -> None:
     """Workers run no system checks. The job is no success, and it is not lost either."""
-    stage.worker(environment={"HARD_CASES_CACHE": "django.core.cache.backends.dummy.DummyCache"})
+    stage.worker(environment={"STAGE_CACHE": "django.core.cache.backends.dummy.DummyCache"})
     job = stage.job()
     with pytest.raises(InvalidLockConfig, match="a DummyCache: it grants every lock"):
         stage.send("guarded", job).get(timeout=60)

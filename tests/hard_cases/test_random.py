@@ -12,19 +12,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.hard_cases.brokers import connect
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.ledger import Run
-from tests.hard_cases.scripted import lives
-from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import AS_ROOT, Worker, children, gone
 from tests.seeds import drawn_seed
+from tests.stage.brokers import connect
+from tests.stage.fixtures import MakeStage
+from tests.stage.ledger import Run
+from tests.stage.scripted import lives
+from tests.stage.stage import Stage
+from tests.stage.workers import AS_ROOT, Worker, children
 from tests.waiting import until
 
 ROUNDS = int(os.environ.get("HARD_CASES_ROUNDS", "10"))
@@ -71,7 +72,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(240)]
 def test_whatever_is_killed_stopped_or_cut_every_row_is_done_once(
     make_stage: MakeStage, number: int
 ) -> None:
-    """No row stuck, no row done twice, no lock left, no message left."""
+    # Given rows, each with one or some messages of any kind
     chance = random.Random(f"{drawn_seed()}-{number}")
     stage = make_stage(("redis", "rabbitmq")[number % 2], ttl=TTL_SECONDS, visibility=3)
     stage.conf["accept_content"] = ["json", "pickle"]
@@ -86,21 +87,19 @@ def test_whatever_is_killed_stopped_or_cut_every_row_is_done_once(
             script = [*kind.before, {**work, **kind.more}]
             sent[stage.call(kind.task, job, script, **kind.options).id] = job
             print(f"{time.monotonic():.3f} job {job}: {kind}")
+
+    # And somebody who kills, stops and cuts at random
     disturber = Disturber(stage, chance, sent)
     for _ in range(4):
         disturber.strike()
     for timer in disturber.asleep:
         timer.join(15)
+
+    # I expect each row to be done once, and no lock or message to be left
     until(lambda: not disturber.unfinished(), "every row is done", 90, every=0.2)
     stage.assert_settled()
     for job in disturber.jobs:
         disturber.assert_done_once(job)
-
-
-def wake(pid: int) -> None:
-    """SIGCONT, if the process is still there."""
-    if not gone(pid):
-        os.kill(pid, signal.SIGCONT)
 
 
 class Disturber:
@@ -121,11 +120,9 @@ class Disturber:
     def strike(self) -> None:
         """Wait a little, then do one bad thing."""
         time.sleep(self.chance.uniform(0.1, 1.0))
+        often, seldom = (self.kill_child, self.shut_down), (self.kill_main, self.stop_child)
         deed: Callable[[], bool] = self.chance.choice(
-            [
-                *(self.kill_child, self.kill_child, self.kill_main, self.stop_child, self.cut),
-                *(self.shut_down, self.shut_down, self.rename),
-            ]
+            [*often, *often, *seldom, self.cut, self.rename]
         )
         deadline = time.monotonic() + 1
         while not (done := deed()) and time.monotonic() < deadline:
@@ -159,8 +156,7 @@ class Disturber:
             if how == signal.SIGQUIT:
                 # As a supervisor does. Celery 5.7 never ends if it is told so just when its pool
                 # replaces a child: it reads the pipe of the new one.
-                self.asleep.append(threading.Timer(8, worker.end))
-                self.asleep[-1].start()
+                self._later(8, worker.end)
             self.stage.worker(concurrency=2, wait=False)
             return True
         return False
@@ -176,7 +172,7 @@ class Disturber:
     def rename(self) -> bool:
         """Change what the name of a row's lock is made of."""
         with self.stage.rows() as connection:
-            connection.execute("UPDATE hard_cases_job SET result = result || 'x'")
+            connection.execute("UPDATE stage_job SET result = result || 'x'")
         return True
 
     def stop_child(self) -> bool:
@@ -185,10 +181,18 @@ class Disturber:
         for pid in victims[:1]:
             self.struck[pid] = time.monotonic()
             os.kill(pid, signal.SIGSTOP)
-            timer = threading.Timer(self.chance.uniform(0.5, 8), wake, [pid])
-            timer.start()
-            self.asleep.append(timer)
+            self._later(self.chance.uniform(0.5, 8), partial(os.kill, pid, signal.SIGCONT))
         return bool(victims)
+
+    def _later(self, seconds: float, deed: Callable[[], object]) -> None:
+        """Do something to a process, if it is still there then."""
+
+        def do() -> None:
+            with suppress(ProcessLookupError):
+                deed()
+
+        self.asleep.append(threading.Timer(seconds, do))
+        self.asleep[-1].start()
 
     def cut(self) -> bool:
         """Break the connections to the broker, or those to the Redis of the locks."""

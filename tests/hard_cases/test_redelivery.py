@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import celery
 import pytest
 
-from tests.hard_cases.conftest import MakeStage, on_both_brokers
 from tests.nights import by_day
+from tests.stage.fixtures import on_both_brokers
+from tests.stage.stage import Stage
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
 TTL_SECONDS = 6.0
+pytestmark = [pytest.mark.slow, pytest.mark.stage(visibility=2, ttl=TTL_SECONDS)]
 
 
-def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
-    make_stage: MakeStage,
-) -> None:
-    """One run; the chain's next step and the chord's body run once, with the real values. Neither
-    a stored result nor a row is needed to recognise a redelivery that comes after the end."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
+def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(stage: Stage) -> None:
+    # Given jobs that last longer than the broker waits for them: in a chain, in a chord, and
+    # one without a row or a stored result
     stage.pair(concurrency=3)
     bare, guarded, forgotten = (stage.job() for _ in range(3))
     script = [{"seconds": 5}]
@@ -28,12 +28,16 @@ def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
     )
     for each in (chain.parent, stage.send("skip", forgotten, script, ignore_result=True)):
         stage.deliveries(each.id, 2)
+
+    # I expect the chain's next step and the chord's body to run once, with the real values
     until(lambda: len(stage.ledger.entries("collected")) == 2, "both go on", 30)
     stage.assert_settled(30)
     assert chain.get(timeout=5) == f"done:{bare}"
     assert chord.get(timeout=5) == [f"done:{guarded}"]
     collected = [(entry.label, entry.value) for entry in stage.ledger.entries("collected")]
     assert sorted(collected) == [("chain", f"done:{bare}"), ("chord", [f"done:{guarded}"])]
+
+    # And each job to run once, though both workers had its message
     for job in (bare, guarded, forgotten):
         assert len(stage.ledger.runs(job=job)) == 1
     stage.assert_done_once(guarded)
@@ -42,10 +46,9 @@ def test_03_a_message_delivered_again_while_it_runs_does_nothing_twice(
 
 @pytest.mark.parametrize("victim", by_day("child", "main"))
 def test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes(
-    make_stage: MakeStage, victim: str
+    stage: Stage, victim: str
 ) -> None:
     """The redelivery was the only message left: it must be requeued, not lost."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     first, second = stage.pair()
     job, result, start = stage.begin("guarded", {"seconds": 60}, {})
     holder, other = (first, second) if f"{first.name}@" in start.worker else (second, first)
@@ -63,13 +66,13 @@ def test_04_a_holder_killed_after_its_redelivery_was_requeued_still_completes(
 
 @on_both_brokers
 @pytest.mark.parametrize(("task", "processes"), by_day(("guarded", 2), ("skip", 2), ("skip", 1)))
+@pytest.mark.stage(ttl=TTL_SECONDS)
 def test_05_a_broken_connection_neither_overlaps_nor_repeats_the_run(
-    make_stage: MakeStage, broker: str, task: str, processes: int
+    stage: Stage, task: str, processes: int
 ) -> None:
     """RabbitMQ delivers the message again at once, to the same worker. A worker that connects to
     Redis again requeues what it works on, and gets it. With one child the redelivery starts a
     hundredth of a second after the run's end, when a result may not be stored."""
-    stage = make_stage(broker, ttl=TTL_SECONDS)
     stage.worker(concurrency=processes)
     with stage.busy(task, ignore_result=processes == 1) as (job, result, _):
         stage.broker.cut()
@@ -81,21 +84,15 @@ def test_05_a_broken_connection_neither_overlaps_nor_repeats_the_run(
 
 @pytest.mark.parametrize("how", by_day("prefetched", "eta"))
 def test_05_an_original_that_starts_after_its_redelivery_has_run_is_dropped(
-    make_stage: MakeStage, how: str
+    stage: Stage, how: str
 ) -> None:
     """Its worker had it for longer than the visibility timeout before it could start it. The
     sender knows the task's class."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     stage.worker(conf={"worker_prefetch_multiplier": 4})
     short = stage.job()
-    options = {"countdown": 6} if how == "eta" else {}
-    sending = f"""
-from tests.hard_cases.tasks import skip
-print(skip.apply_async([{short}], **{options}).id)
-"""
+    options: dict[str, Any] = {"countdown": 6} if how == "eta" else {}
     with stage.busy() as (long, _, _):
-        task_id = stage.script(sending).strip()
-        stage.deliveries(task_id, 1)
+        stage.deliveries(stage.call("skip", short, **options).id, 1)
         stage.worker()
         stage.completed(short)
     stage.completed(long)
@@ -103,13 +100,13 @@ print(skip.apply_async([{short}], **{options}).id)
     assert len(stage.ledger.runs(job=short)) == 1
 
 
-def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(make_stage: MakeStage) -> None:
+@pytest.mark.stage(visibility=3, ttl=TTL_SECONDS)
+def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(stage: Stage) -> None:
     """It is worked on again and again. A redelivery of the first call works on it no more, and the
     follow-up of the calls during its run does."""
-    stage = make_stage(visibility=2, ttl=TTL_SECONDS)
     stage.pair()
     job = stage.job("done")
-    first = stage.send("again", job, [{"seconds": 4}])
+    first = stage.send("again", job, [{"seconds": 5}])
     stage.started(job)
     calls = [stage.send("again", job) for _ in range(2)]
     stage.deliveries(first.id, 2)
@@ -118,6 +115,5 @@ def test_41_a_row_is_worked_on_once_for_each_call_that_needs_it(make_stage: Make
     assert values[0] == f"done:{job}"
     assert "coalesced" in values[1]
     assert stage.ledger.runs(job=job)[0].start.task_id == first.id
-    assert len(stage.ledger.runs(job=job)) == stage.ledger.completions(job=job) == 2
-    assert stage.ledger.overlaps(job=job) == []
+    stage.assert_completed(job, 2, runs=2)
     assert stage.row(job)[0] == "done"

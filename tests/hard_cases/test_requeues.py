@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from django_tasklock import LockNotAcquired
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
 from tests.nights import by_day
+from tests.stage.stage import Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -22,17 +21,17 @@ def received(stage: Stage, task_id: str) -> list[float]:
     return [entry.at for entry in stage.ledger.entries("received", task_id=task_id)]
 
 
-def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(
-    make_stage: MakeStage,
-) -> None:
-    """max_retries=2 and two retries of its own: ``retries`` is 0, 1, 2, the headers are intact."""
-    # What waits in a worker's memory must not time out there, so polls are at most 1 s apart.
-    stage = make_stage(visibility=2)
+@pytest.mark.stage(visibility=2)
+def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(stage: Stage) -> None:
+    # Given a busy lock, and a message for it whose task may retry twice, and does
+    # (What waits in a worker's memory must not time out there, so polls are at most 1 s apart.)
     stage.pair()
     with stage.busy() as (job, holder, _):
         script = [{"then": "retry"}, {"then": "retry"}, {}]
         result = stage.send("retry", job, script, headers={"trace_mark": "kept"})
         stage.deliveries(result.id, 10, "prerun")
+
+    # I expect it to run when the lock is free, with both retries left and its headers intact
     assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
     starts = stage.ledger.entries("start", task_id=result.id)
     assert [(start.retries, start.mark) for start in starts] == [(n, "kept") for n in range(3)]
@@ -42,7 +41,7 @@ def test_12_ten_polls_of_a_busy_lock_cost_none_of_the_tasks_own_retries(
 
 def test_13_a_wait_longer_than_its_budget_ends_as_configured(stage: Stage) -> None:
     """LockNotAcquired after lock_retry_for; the shared task instance is left as it was."""
-    stage.pair()
+    stage.worker(concurrency=2)
     with stage.busy() as (job, _, start):
         result = stage.send("budget", job)
         with pytest.raises(LockNotAcquired):
@@ -57,12 +56,11 @@ def test_13_a_wait_longer_than_its_budget_ends_as_configured(stage: Stage) -> No
     assert len(stage.ledger.runs(job=job)) == 1
 
 
+@pytest.mark.stage(ttl=10.0)
 def test_15_autoretry_without_delay_on_two_workers_neither_overlaps_nor_skips_nor_waits(
-    make_stage: MakeStage,
+    stage: Stage,
 ) -> None:
     """The retry is published before the lock is released: the other worker may be that quick."""
-    ttl = 10.0
-    stage = make_stage(ttl=ttl)
     stage.pair(concurrency=2)
     jobs = [stage.job() for _ in range(12)]
     script = [{"seconds": 0.02, "then": "raise"}, {"seconds": 0.02, "then": "raise"}, {}]
@@ -77,7 +75,7 @@ def test_15_autoretry_without_delay_on_two_workers_neither_overlaps_nor_skips_no
         stage.assert_done_once(job)
         spans += [later.at - start.at for start, later in pairwise(starts)]
     print("longest time between two tries:", round(max(spans), 3))
-    assert max(spans) < ttl / 2
+    assert max(spans) < 5
 
 
 def test_53_autoretry_sees_that_the_lock_is_taken_or_that_the_store_is_silent(
@@ -99,31 +97,27 @@ def test_53_autoretry_sees_that_the_lock_is_taken_or_that_the_store_is_silent(
 
 
 @pytest.mark.parametrize("task", by_day("guarded_retry", "guarded_early"))
-def test_61_a_retry_that_does_not_raise_works_on_the_row(stage: Stage, task: str) -> None:
+def test_61_a_retry_that_does_not_raise_works_on_the_row(shared: Stage, task: str) -> None:
     """``self.retry(throw=False)``: the body goes on to its end, and its retry finds the row."""
-    stage.worker()
-    job = stage.job()
-    stage.send(task, job, [{"then": "retry on"}, {}])
-    again = stage.started(job, 2)
+    job = shared.job()
+    shared.send(task, job, [{"then": "retry on"}, {}])
+    again = shared.started(job, 2)
     assert again.retries == 1
-    until(lambda: stage.row(job)[0] == "done", "its row is done", 10)
-    stage.assert_settled()
-    assert stage.ledger.completions(job=job) == 2
-    assert stage.ledger.overlaps(job=job) == []
-    assert stage.row(job) == ("done", again.fence)
+    until(lambda: shared.row(job)[0] == "done", "its row is done", 10)
+    shared.assert_settled()
+    shared.assert_completed(job, 2)
+    assert shared.row(job) == ("done", again.fence)
 
 
 @pytest.mark.parametrize("task", by_day("retry", "early_retry", "coalesced", "retry routed"))
-def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
-    make_stage: MakeStage, task: str
-) -> None:
+@pytest.mark.stage("rabbitmq")
+def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(stage: Stage, task: str) -> None:
     """With and without acks_late, and as a follow-up; from a queue that is not the default one,
     also if the message came there by a routing key that fits the pattern of the queue.
 
     RabbitMQ delays it, by a second at least, so that no worker is asked in vain all the time. It is
     delivered more often than the queue delivers one message again (case 35).
     """
-    stage = make_stage("rabbitmq")
     stage.use_quorum_queue(limit=1)
     stage.worker(concurrency=2, options=("-Q", stage.queue))
     task, _, routed = task.partition(" ")
@@ -135,29 +129,18 @@ def test_34_a_message_of_a_quorum_queue_waits_there_for_its_lock(
         stage.deliveries(result.id, 3)
     assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
     assert all(later - at > 0.9 for at, later in pairwise(received(stage, result.id)))
-    assert stage.ledger.overlaps(job=job) == []
-    assert stage.ledger.completions(job=job) == 2
+    stage.assert_completed(job, 2)
     stage.assert_settled()
 
 
-def test_34_debounced_calls_are_sent_to_a_quorum_queue(
-    make_stage: MakeStage,
-) -> None:
+@pytest.mark.stage("rabbitmq")
+def test_34_debounced_calls_are_sent_to_a_quorum_queue(stage: Stage) -> None:
     """By less than a second, and by what is left of ``debounce_max``: the last call runs."""
-    stage = make_stage("rabbitmq")
     stage.use_quorum_queue(limit=1)
     stage.worker(concurrency=2, options=("-Q", stage.queue))
     job = stage.job()
-    said = stage.script(f"""
-import time
-from tests.hard_cases.tasks import debounced
-for _ in range(3):
-    print(debounced.apply_async([{job}], queue={stage.queue!r}).id)
-    time.sleep(0.1)
-""")
-    ids = said.split()
-    assert len(ids) == 3
-    until(lambda: stage.ledger.entries("start", task_id=ids[-1]), "the last call's run")
+    calls = [stage.call("debounced", job, queue=stage.queue) for _ in range(3)]
+    until(lambda: stage.ledger.entries("start", task_id=calls[-1].id), "the last call's run")
     stage.assert_settled()
 
 
@@ -191,39 +174,18 @@ def test_37_what_hides_the_arguments_of_a_call_hides_them_while_it_waits(stage: 
 
 
 @pytest.mark.nightly
-def test_many_jobs_of_one_lock_come_back_one_after_the_other(stage: Stage) -> None:
+def test_many_jobs_of_one_lock_come_back_one_after_the_other(shared: Stage) -> None:
     """Forty messages at once, one lock, four children: nobody asks again and again, none is lost,
     and the lock does not stand free for long. The bounds are for a busy machine."""
-    stage.worker(concurrency=4)
-    job = stage.job()
+    job = shared.job()
     began = time.monotonic()
-    results = [stage.send("retry", job, [{"seconds": 0.2}]) for _ in range(40)]
+    results = [shared.send("retry", job, [{"seconds": 0.2}]) for _ in range(40)]
     for result in results:
         assert result.get(timeout=120) == f"done:{job}"
     took = time.monotonic() - began
-    counts = [len(received(stage, result.id)) for result in results]
+    counts = [len(received(shared, result.id)) for result in results]
     print(f"{took:.1f} s; deliveries: {sum(counts) / 40:.1f} on average, {max(counts)} at most")
     assert max(counts) <= 10
     assert took < 25
-    assert stage.ledger.overlaps(job=job) == []
-    stage.assert_settled()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("task", ["retry", "early_retry"])
-def test_49_a_retry_of_a_call_with_its_own_serializer_keeps_it(stage: Stage, task: str) -> None:
-    """Its argument is a set, which the app's own serializer cannot write. A retry keeps it, too."""
-    # Celery's worker would not accept pickles as root.
-    root, accepted = {"C_FORCE_ROOT": "1"}, {"accept_content": ["json", "pickle"]}
-    stage.worker(concurrency=2, conf=accepted, environment=root)
-    script: list[dict[str, Any]] = [{"then": "retry", "of pickle alone": {1}}, {"seconds": 0.1}]
-    with stage.busy() as (job, holder, _):
-        result = stage.send(
-            task, job, script, serializer="pickle", compression="gzip", ignore_result=False
-        )
-        stage.deliveries(result.id, 3, "prerun")
-    assert holder.get(timeout=60) == result.get(timeout=60) == f"done:{job}"
-    starts = stage.ledger.entries("start", task_id=result.id)
-    assert [start.retries for start in starts] == [0, 1]
-    assert stage.ledger.overlaps(job=job) == []
-    stage.assert_settled()
+    assert shared.ledger.overlaps(job=job) == []
+    shared.assert_settled()

@@ -1,4 +1,4 @@
-"""``manage.py locks doctor``: rows, locks, servers. With workers: ``tests/celery_tasks/queue``."""
+"""``manage.py locks doctor``: rows, locks, servers. With workers: ``tests/hard_cases``."""
 
 from __future__ import annotations
 

@@ -79,7 +79,6 @@ def test_every_video_is_transcoded_exactly_once(tmp_path: Path, store: str) -> N
         assert (video["status"], video["transcodes"]) == ("ready", 1)
         assert video["skipped"] == video["submissions"] - 1 > 1
     assert summary["kills"]
-    assert summary["clicks"] > summary["charges"] == summary["orders"] > 0
     assert summary["schedulers"] > summary["reports"] == 1
 
 
@@ -98,7 +97,7 @@ def test_without_the_locks_they_see_that_work_is_done_twice(tmp_path: Path) -> N
     no_locks, few = {"TASKLOCK_DISABLED_FOR_TESTS": "1"}, ("--videos=3", "--submissions=4")
     status, summary, said = demo(tmp_path, "--videos-only", *few, **no_locks)
     assert (status, bool(summary["problems"])) == (1, True), said[-4000:]
-    for what in ("transcodes", "charges", "reports"):
+    for what in ("transcodes", "reports"):
         assert summary[f"double_{what}"] > 0
     status, shown, said = demo(tmp_path, "--examples", **no_locks)
     assert (status, len(shown)) == (1, len(USES)), said[-4000:]

@@ -19,8 +19,8 @@ import pytest
 from django_tasklock import Lease, LeaseLost, LockNotAcquired, locks
 from django_tasklock.leader import lead
 from tests.conftest import UseRedis
-from tests.hard_cases.workers import gone
 from tests.servers import RedisServer
+from tests.stage.workers import gone
 from tests.steps import LONG, Meanwhile, holder, taken, waiting
 from tests.waiting import PATIENCE, until
 

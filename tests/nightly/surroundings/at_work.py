@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests import needs
-from tests.hard_cases.ledger import Entry
-from tests.hard_cases.stage import Stage
+from tests.stage.ledger import Entry
+from tests.stage.stage import Stage
 from tests.waiting import until
 
 TTL_SECONDS = 600.0
@@ -52,8 +52,8 @@ def need(*modules: str) -> None:
 
 def install(stage: Stage, app: str) -> None:
     """Add an app to the workers' INSTALLED_APPS, and make its tables."""
-    apps = stage.environment.get("HARD_CASES_APPS", "").split()
-    stage.environment["HARD_CASES_APPS"] = " ".join([*apps, app])
+    apps = stage.environment.get("STAGE_APPS", "").split()
+    stage.environment["STAGE_APPS"] = " ".join([*apps, app])
     stage.script(f"""
 import django; django.setup()
 from django.core.management import call_command

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.hard_cases.conftest import broker_server, lock_server, make_stage
+from tests.stage.fixtures import broker_server, lock_server, make_stage
 
 __all__ = ["broker_server", "lock_server", "make_stage"]

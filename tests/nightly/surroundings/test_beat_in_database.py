@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.celery_tasks.queue.beside import beat
-from tests.hard_cases.conftest import MakeStage
 from tests.nightly.surroundings.at_work import TTL_SECONDS, install, need, rows, skipped
+from tests.stage.fixtures import MakeStage
+from tests.stage.workers import beat
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ def test_a_task_that_two_beats_send_runs_once(make_stage: MakeStage, tmp_path: P
     # Given two beats that have the same two tasks in the database, to be sent every second
     need("django_celery_beat")
     stage = make_stage(ttl=TTL_SECONDS)
-    stage.conf |= {"imports": ["tests.celery_tasks.queue.tasks"], "beat_sync_every": 1}
+    stage.conf |= {"imports": ["tests.stage.tasks"], "beat_sync_every": 1}
     install(stage, "django_celery_beat")
     job, gate, hourly = stage.job(), stage.gate(), stage.job()
     entries = {"guarded": [job, [{"gate": str(gate)}]], "cooled": [hourly]}
@@ -37,8 +37,8 @@ for task, args in {entries!r}.items():
         folder.mkdir()
     scheduler = ("-S", "django_celery_beat.schedulers:DatabaseScheduler", "--max-interval=1")
     with (
-        beat(stage, folders[0], *scheduler) as first,
-        beat(stage, folders[1], *scheduler) as second,
+        beat(stage.settings(), folders[0], *scheduler) as first,
+        beat(stage.settings(), folders[1], *scheduler) as second,
     ):
         logs = [first, second]
 

@@ -15,12 +15,11 @@ import pytest
 from django.test.utils import override_settings
 
 from django_tasklock.conf import task_url
-from tests.celery_tasks.queue.beside import environment
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
-from tests.hard_cases.workers import ROOT
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work, need, skipped
 from tests.servers import free_port
+from tests.stage.fixtures import MakeStage
+from tests.stage.stage import Stage
+from tests.stage.workers import ROOT
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -78,11 +77,11 @@ def stage(make_stage: MakeStage) -> Stage:
 def flower(stage: Stage, tmp_path: Path) -> Iterator[Flower]:
     """One beside the stage's workers."""
     port, log = free_port(), tmp_path / "flower.log"
-    command = [sys.executable, "-m", "celery", "-A", "tests.hard_cases.app", "flower"]
+    command = [sys.executable, "-m", "celery", "-A", "tests.stage.app", "flower"]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, f"--port={port}", "--address=127.0.0.1"],
-            cwd=ROOT, env={**environment(stage), "FLOWER_UNAUTHENTICATED_API": "true"},
+            cwd=ROOT, env={**stage.settings(), "FLOWER_UNAUTHENTICATED_API": "true"},
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     flower = Flower(f"http://127.0.0.1:{port}")

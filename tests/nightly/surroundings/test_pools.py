@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage, need_pool
-from tests.hard_cases.ledger import Entry
 from tests.nightly.surroundings.at_work import TTL_SECONDS, killed_at_work
+from tests.stage.fixtures import MakeStage, need_pool
+from tests.stage.ledger import Entry
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

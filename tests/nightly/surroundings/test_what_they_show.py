@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.hard_cases.conftest import MakeStage
-from tests.hard_cases.stage import Stage
 from tests.lines import whole_lines
 from tests.nightly.surroundings.at_work import (
     TOOLS,
@@ -25,6 +23,8 @@ from tests.nightly.surroundings.at_work import (
     skipped,
 )
 from tests.nightly.surroundings.envelopes import Sentry, receiving
+from tests.stage.fixtures import MakeStage
+from tests.stage.stage import Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ Span = dict[str, Any]
 @pytest.fixture
 def stage(make_stage: MakeStage) -> Stage:
     stage = make_stage(ttl=TTL_SECONDS)
-    stage.conf["imports"] = ["tests.celery_tasks.queue.tasks", TOOLS]
+    stage.conf["imports"] = ["tests.stage.tasks", TOOLS]
     return stage
 
 
@@ -73,8 +73,8 @@ def test_what_is_sent_under_sentry_is_unique_and_handed_on(stage: Stage, sentry:
 import django; django.setup()
 import {TOOLS}
 from django_tasklock import locks
-from tests.celery_tasks.queue.tasks import unfinished
-from tests.hard_cases.tasks import guarded
+from tests.stage.tasks import unfinished
+from tests.stage.tasks import guarded
 SCRIPT = [{{"gate": {str(gate)!r}}}]
 print(*[unfinished.apply_async(({job}, SCRIPT)).id for _ in range(2)])
 lease = locks.acquire("job:{other}", ttl=600)
@@ -100,7 +100,7 @@ def test_opentelemetry_has_each_run_in_the_trace_of_its_sender(
     exported = tmp_path / "spans"
     stage.environment |= {
         "SURROUNDINGS_SPANS": str(exported),
-        "HARD_CASES_APPS": "django_tasklock.contrib.opentelemetry",
+        "STAGE_APPS": "django_tasklock.contrib.opentelemetry",
     }
     stage.worker(concurrency=2)
 
@@ -110,7 +110,7 @@ def test_opentelemetry_has_each_run_in_the_trace_of_its_sender(
 import django; django.setup()
 from {TOOLS} import instrument
 instrument()
-from tests.hard_cases.tasks import app
+from tests.stage.tasks import app
 print(app.tasks[{name!r}].apply_async({call!r}).id)
 """).strip()
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from celery.exceptions import Reject
 
-from tests.hard_cases import ledger
-from tests.hard_cases.workers import gone
+from tests.stage import ledger
+from tests.stage.workers import gone
 from tests.waiting import until
 
 Step = dict[str, Any]
@@ -84,7 +84,8 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
     lease = getattr(task, "lease", None)
     ledger.write(
         "start", run=run, job=job, task=task.name, task_id=request.id, retries=request.retries,
-        fence=getattr(lease, "fence", None), planned=step.get("seconds"),
+        fence=getattr(lease, "fence", None), slot=getattr(lease, "slot", None),
+        planned=step.get("seconds"),
         mark=getattr(request, "trace_mark", None), worker=request.hostname, processes=PROCESSES,
         beside=[run.start.run for run in book.runs(job=job) if lives(run)],
     )  # fmt: skip

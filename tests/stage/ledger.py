@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-PATH_VARIABLE = "HARD_CASES_LEDGER"
+PATH_VARIABLE = "STAGE_LEDGER"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The Celery app that the workers run: ``celery -A tests.hard_cases.app worker``."""
+"""The Celery app that the workers run: ``celery -A tests.stage.app worker``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from celery import Celery, signals
 
-from tests.hard_cases import ledger
+from tests.stage import ledger
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.hard_cases.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.stage.settings")
 
-app = Celery("hard_cases", include=["tests.hard_cases.tasks"])
-app.conf.update(json.loads(os.environ.get("HARD_CASES_CELERY", "{}")))
+app = Celery("stage", include=["tests.stage.tasks"])
+app.conf.update(json.loads(os.environ.get("STAGE_CELERY", "{}")))
 
 
 @signals.task_received.connect(weak=False)

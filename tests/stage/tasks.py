@@ -1,4 +1,4 @@
-"""The tasks of the hard cases: one scripted body under many options."""
+"""The tasks of the stage: one scripted body under many options."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import redis
 from celery import Task, signals
 from celery.worker.request import Request
-from django.utils.module_loading import import_string
+from django.apps import apps
+from django.db import transaction
 
 from django_tasklock import LockNotAcquired, StoreUnavailable, lock
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
-from tests.hard_cases import declared, early, ledger
-from tests.hard_cases.app import app
-from tests.hard_cases.scripted import Boom, Step, perform
+from tests.stage import declared, early, ledger
+from tests.stage.app import app
+from tests.stage.scripted import Boom, Step, perform
 from tests.tenants import tenant
 
-LOCK_TTL_SECONDS = float(os.environ.get("HARD_CASES_TTL", "30"))
+LOCK_TTL_SECONDS = float(os.environ.get("STAGE_TTL", "30"))
 
 
 def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
     """A guard of the jobs' rows, which have the status ``to`` while they are worked on."""
     return StatusGuard(
-        "hard_cases.Job", pk="job", field="status", source=source, to=to, done="done",
+        "stage.Job", pk="job", field="status", source=source, to=to, done="done",
         failed="failed", fence_field="lock_fence",
     )  # fmt: skip
 
@@ -115,8 +117,50 @@ def receive_prerun(task: Any, **kwargs: Any) -> None:
 
 def owner_of(job: int, script: Any = None) -> str:
     """The name of a lock that the job's row says."""
-    model: Any = import_string("tests.hard_cases.site.models.Job")
-    return f"owner:{model.objects.get(pk=job).result}"
+    return f"owner:{row_of(job).result}"
+
+
+def row_of(job: int) -> Any:
+    """The row of a job."""
+    return apps.get_model(GUARD.label)._default_manager.get(pk=job)
+
+
+class OnCommit(Task):
+    """Sends when the transaction commits."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Send later."""
+        transaction.on_commit(lambda: super(OnCommit, self).apply_async(*args, **options))
+
+
+class WithRows(Task):
+    """Sends a row as its key, and hands the body the row."""
+
+    def apply_async(self, args: Any = (), *rest: Any, **options: Any) -> Any:
+        """Turn the row into its key, and leave a key as it is."""
+        row, *others = args
+        return super().apply_async((getattr(row, "pk", row), *others), *rest, **options)
+
+    def __call__(self, job: int, *args: Any) -> Any:
+        """Turn the key into the row."""
+        return super().__call__(row_of(job), *args)
+
+
+class Mixed(WithRows, OnCommit, LockedTask):
+    """The other classes come first."""
+
+
+def with_row(task: Any, row: Any, script: list[Step] | None = None) -> str:
+    """A body that gets the row."""
+    return perform(task, row.pk, script)
+
+
+def counting(task: Any, job: int, script: list[Step] | None = None) -> str:
+    """A body that reads the job's counter first."""
+    with redis.Redis.from_url(os.environ["STAGE_LOCKS"]) as counters:
+        saw: Any = counters.get(f"counter:{job}")
+    ledger.write("saw", job=job, saw=int(saw), task_id=task.request.id)
+    return perform(task, job, script)
 
 
 skip = scripted("skip", on_conflict="skip")
@@ -137,12 +181,7 @@ early_waiting = scripted("early_waiting", acks_late=False, lock_wait=None)
 early_retry = scripted("early_retry", acks_late=False, on_conflict="retry")
 coalesced = scripted("coalesced", on_conflict="coalesce")
 debounced = scripted("debounced", debounce=0.4, debounce_max=0.6)
-autoretry = scripted(
-    "autoretry",
-    guard=GUARD,
-    autoretry_for=(Boom,),
-    retry_kwargs={"max_retries": 5, "countdown": 0},
-)
+autoretry = scripted("autoretry", guard=GUARD, autoretry_for=(Boom,), retry_kwargs=declared.RETRIES)
 outage_raise = scripted("outage_raise", on_outage="raise")
 outage_run = scripted("outage_run", on_outage="run", guard=GUARD)
 outage_alone = scripted("outage_alone", on_outage="run")
@@ -183,7 +222,27 @@ any_unique = scripted(
 )
 any_named = scripted("any_named", lock_name=owner_of, **ANY)
 any_waiting = scripted("any_waiting", lock_wait=None, **ANY)
-if not os.environ.get("HARD_CASES_OLD"):  # A worker that has the code of the last release.
+ONE_WAITS: Any = {"unique_while": "queued", "on_conflict": "retry"}
+queued = scripted("queued", lock_wait=20, **ONE_WAITS)
+unfinished = scripted("unfinished", lock_wait=20, **ONE_WAITS | {"unique_while": "unfinished"})
+mixed = scripted("mixed", with_row, base=Mixed, guard=GUARD, **ONE_WAITS)
+flaky = scripted(
+    "flaky", autoretry_for=(Boom,), default_retry_delay=1, retry_backoff=False, max_retries=None,
+    **ONE_WAITS,
+)  # fmt: skip
+counts = scripted("counts", counting, on_conflict="coalesce")
+debounced_for_long = scripted("debounced_for_long", debounce=3)
+watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
+permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
+cooled = scripted(
+    "cooled", lock_hold_at_least=3600, lock_cooldown=3600, lock_cooldown_after_error=3600
+)
+WORKING = job_guard(to="working")  # Of these alone: the doctor knows whose row it is.
+working = scripted("working", guard=WORKING)
+working_early = scripted(
+    "working_early", acks_late=False, reject_on_worker_lost=False, guard=WORKING
+)
+if not os.environ.get("STAGE_OLD"):  # A worker that has the code of the last release.
     new = scripted("new", unique_while="unfinished")
 for name, way in declared.WAYS.items():
     options = {"on_conflict": "retry", "unique_while": "queued", "guard": GUARD, **way.task}

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 
-from tests.hard_cases import ledger
-from tests.hard_cases.scripted import Boom, Step, perform
+from tests.stage import ledger
+from tests.stage.scripted import Boom, Step, perform
 
 
 class Way(NamedTuple):
     """How a task is declared and called."""
 
     task: Mapping[str, Any] = {}
-    """its options; ``base`` names a class of `tests.hard_cases.tasks`"""
+    """its options; ``base`` names a class of `tests.stage.tasks`"""
     call: Mapping[str, Any] = {}
     """those of a call"""
     seen: Mapping[str, Any] = {}

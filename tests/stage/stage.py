@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -14,19 +15,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import kombu.pools
 from celery import Celery
 from celery.result import AsyncResult
 
-from tests.hard_cases import workers
-from tests.hard_cases.brokers import Broker, address, connect
-from tests.hard_cases.caller import Caller
-from tests.hard_cases.ledger import Entry, Ledger
-from tests.hard_cases.workers import ROOT, Worker
 from tests.servers import RedisServer
+from tests.stage import caller, workers
+from tests.stage.brokers import Broker, address, connect
+from tests.stage.ledger import Entry, Ledger
+from tests.stage.workers import ROOT, Worker
 from tests.waiting import until
 
-SETTING_UP = "import django; django.setup()\n"
+Script = Sequence[dict[str, Any]]
 
 
 class Begun(NamedTuple):
@@ -53,7 +52,8 @@ class Stage:
         self.database = folder / "jobs.sqlite3"
         self.workers: list[Worker] = []
         self._gates: list[Path] = []
-        self._caller: Caller | None = None
+        self._callers: dict[str, caller.Caller] = {}
+        self._starting = threading.Lock()
         self.conf: dict[str, Any] = {
             "broker_url": broker.url,
             "broker_transport_options": broker.options,
@@ -64,11 +64,11 @@ class Stage:
             "task_track_started": False,
         }
         self.environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.hard_cases.settings",
-            "HARD_CASES_LEDGER": str(self.ledger.path),
-            "HARD_CASES_DATABASE": str(self.database),
-            "HARD_CASES_LOCKS": address(locks, 2),
-            "HARD_CASES_TTL": str(ttl),
+            "DJANGO_SETTINGS_MODULE": "tests.stage.settings",
+            "STAGE_LEDGER": str(self.ledger.path),
+            "STAGE_DATABASE": str(self.database),
+            "STAGE_LOCKS": address(locks, 2),
+            "STAGE_TTL": str(ttl),
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
         self.client = Celery("client", set_as_current=False)
@@ -76,8 +76,8 @@ class Stage:
         with self.rows() as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(
-                "CREATE TABLE hard_cases_job (id integer PRIMARY KEY AUTOINCREMENT, status"
-                " varchar(20) NOT NULL, lock_fence bigint NULL, result varchar(200) NOT NULL)"
+                "CREATE TABLE stage_job (id integer PRIMARY KEY AUTOINCREMENT, status varchar(20)"
+                " NOT NULL, lock_fence bigint NULL, result varchar(200) NOT NULL)"
             )
 
     def use_quorum_queue(self, limit: int) -> None:
@@ -104,35 +104,62 @@ class Stage:
             for declared in self.client.amqp.queues.values():
                 declared(connection.default_channel).declare()
 
-    # -- workers
+    # -- processes
+
+    def settings(self, **conf: Any) -> dict[str, str]:
+        """The environment of a process, with Celery's settings changed as said here."""
+        celery = json.dumps({**self.conf, **conf})
+        return {**os.environ, **self.environment, "STAGE_CELERY": celery}
 
     def worker(
         self,
         *,
-        pool: str = "prefork",
-        concurrency: int = 1,
         conf: dict[str, Any] | None = None,
-        options: tuple[str, ...] = (),
-        prefix: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         wait: bool = True,
+        **options: Any,
     ) -> Worker:
-        """Start a worker, and wait until it is ready."""
+        """Start a worker, and wait until it is ready; ``options`` are those of `Worker`."""
         name = f"w{len(self.workers) + 1}"
-        worker = Worker(
-            name, self.folder / f"{name}.log", self._settings(conf) | (environment or {}),
-            pool=pool, concurrency=concurrency, options=options, prefix=prefix,
-        )  # fmt: skip
+        settings = self.settings(**(conf or {})) | (environment or {})
+        worker = Worker(name, self.folder / f"{name}.log", settings, **options)
         self.workers.append(worker)
         return worker.wait_ready() if wait else worker
-
-    def _settings(self, conf: dict[str, Any] | None = None) -> dict[str, str]:
-        return {**self.environment, "HARD_CASES_CELERY": json.dumps({**self.conf, **(conf or {})})}
 
     def pair(self, **options: Any) -> tuple[Worker, Worker]:
         """Two workers of the same kind, started at the same time."""
         first, second = self.worker(wait=False, **options), self.worker(wait=False, **options)
         return first.wait_ready(), second.wait_ready()
+
+    def script(self, source: str, within: float = 60.0) -> str:
+        """What Python source prints that runs beside the workers, with their project."""
+        return self._caller().ask(caller.run, source, within=within)
+
+    def locks_command(self, *arguments: str, **options: Any) -> str:
+        """What ``manage.py locks`` says to an operator."""
+        return self._caller().ask(caller.command, arguments, options)
+
+    def doctor(self, *arguments: str) -> list[dict[str, Any]]:
+        """What a doctor finds."""
+        found: list[dict[str, Any]] = json.loads(
+            self.locks_command("doctor", "--format", "json", *arguments)
+        )
+        return found
+
+    def process(self, source: str, within: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """A process of its own that has run Python source."""
+        return subprocess.run(
+            [sys.executable, "-c", f"import django; django.setup()\n{source}"], cwd=ROOT,
+            env=self.settings(), capture_output=True, text=True, timeout=within, check=False,
+        )  # fmt: skip
+
+    def _caller(self) -> caller.Caller:
+        """The one that has the settings of now."""
+        key = json.dumps([self.environment, self.conf])
+        with self._starting:
+            if key not in self._callers:
+                self._callers[key] = caller.Caller(self.settings())
+            return self._callers[key]
 
     # -- jobs
 
@@ -146,7 +173,7 @@ class Stage:
         """A new row; returns its primary key."""
         with self.rows() as connection:
             cursor = connection.execute(
-                "INSERT INTO hard_cases_job (status, result) VALUES (?, '')", [status]
+                "INSERT INTO stage_job (status, result) VALUES (?, '')", [status]
             )
             assert cursor.lastrowid is not None
             return cursor.lastrowid
@@ -154,25 +181,18 @@ class Stage:
     def row(self, job: int) -> tuple[str, int | None]:
         """The row's status and fence."""
         with self.rows() as connection:
-            found = connection.execute(
-                "SELECT status, lock_fence FROM hard_cases_job WHERE id = ?", [job]
-            )
+            found = connection.execute("SELECT status, lock_fence FROM stage_job WHERE id=?", [job])
             status, fence = found.fetchone()
         return status, fence
 
-    def send(
-        self, task: str, job: int, script: Sequence[dict[str, Any]] = (), **options: Any
-    ) -> AsyncResult[Any]:
+    def send(self, task: str, job: int, script: Script = (), **options: Any) -> AsyncResult[Any]:
         """Publish one message, by the task's name."""
         return self.client.send_task(task, [job, list(script)], **options)
 
-    def call(
-        self, task: str, job: int, script: Sequence[dict[str, Any]] = (), **options: Any
-    ) -> AsyncResult[Any]:
+    def call(self, task: str, job: int, script: Script = (), **options: Any) -> AsyncResult[Any]:
         """Call the task itself, in a process that has the project's code and settings."""
-        if self._caller is None:
-            self._caller = Caller(self._settings())
-        return self.client.AsyncResult(self._caller.call(task, [job, list(script)], options))
+        task_id = self._caller().ask(caller.call, task, (job, list(script)), options)
+        return self.client.AsyncResult(task_id)
 
     def begin(self, task: str, *script: dict[str, Any], **options: Any) -> Begun:
         """Publish the message of a new job, and wait until its body has started."""
@@ -187,6 +207,11 @@ class Stage:
         yield self.begin(task, step, **options)
         self.open_gates()
 
+    def gate(self) -> Path:
+        """The path of a gate for a script; it opens when the file is made."""
+        self._gates.append(self.folder / f"gate-{len(self._gates)}")
+        return self._gates[-1]
+
     def open_gates(self) -> None:
         """End the work of every body that waits for a gate."""
         for gate in self._gates:
@@ -196,20 +221,7 @@ class Stage:
         """A signature for a canvas."""
         return self.client.signature(task, args=args, **options)
 
-    def script(self, source: str, within: float = 60.0) -> str:
-        """Run Python source beside the workers, with their settings; returns what it printed."""
-        done = self.process(source, within)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def process(self, source: str, within: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """A process that has run Python source, and may have been killed."""
-        return subprocess.run(
-            [sys.executable, "-c", SETTING_UP + source], cwd=ROOT,
-            env={**os.environ, **self._settings()}, capture_output=True, text=True, timeout=within,
-        )  # fmt: skip
-
-    # -- what happened
+    # -- what happens
 
     def started(self, job: int, times: int = 1, within: float = 60.0) -> Entry:
         """Wait until the job's body has started so many times; returns the last start."""
@@ -231,11 +243,6 @@ class Stage:
         """Wait until a process has died."""
         until(lambda: workers.gone(pid), f"the death of {pid}")
 
-    def gate(self) -> Path:
-        """The path of a gate for a script; it opens when the file is made."""
-        self._gates.append(self.folder / f"gate-{len(self._gates)}")
-        return self._gates[-1]
-
     def deliveries(self, task_id: str, times: int, event: str = "received") -> None:
         """Wait until workers have received a message of this id so many times; or, with "prerun",
         until their pools have called its task."""
@@ -243,6 +250,8 @@ class Stage:
             lambda: len(self.ledger.entries(event, task_id=task_id)) >= times,
             f"{task_id} {event} {times} times",
         )
+
+    # -- what is there
 
     def held(self) -> list[str]:
         """The names of the locks that are held, asked from Redis itself.
@@ -256,6 +265,10 @@ class Stage:
     def lock_key(self, name: str) -> str:
         """The key under which the store keeps this lock."""
         return f":1:lock:{name}"
+
+    def waiting(self, job: int) -> int:
+        """How many are in the wait queue of the job's lock."""
+        return int(self.redis.zcard(self.lock_key(f"job:{job}") + " queue"))
 
     def queued(self) -> int:
         """Messages in the queue, those that a worker holds included."""
@@ -278,15 +291,22 @@ class Stage:
 
     def assert_done_once(self, job: int) -> None:
         """The body ran to its end once, never beside another run, and the row says done."""
-        assert self.ledger.overlaps(job=job) == []
-        assert self.ledger.completions(job=job) == 1
+        self.assert_completed(job)
         assert self.row(job)[0] == "done"
 
-    def assert_well(self, job: int, result: AsyncResult[Any]) -> None:
+    def assert_completed(self, job: int, times: int = 1, *, runs: int | None = None) -> None:
+        """The body ran to its end so many times, in so many runs, never beside another run."""
+        assert self.ledger.overlaps(job=job) == []
+        assert self.ledger.completions(job=job) == times
+        if runs is not None:
+            assert len(self.ledger.runs(job=job)) == runs
+
+    def assert_well(self, job: int, result: AsyncResult[Any], *, runs: int | None = None) -> None:
         """The job's result is its work, done once, and nothing is left."""
         assert result.get(timeout=60) == f"done:{job}"
         self.assert_settled()
-        self.assert_done_once(job)
+        self.assert_completed(job, runs=runs)
+        assert self.row(job)[0] == "done"
 
     def report(self) -> str:
         """Everything a failing test wants to show."""
@@ -295,18 +315,21 @@ class Stage:
         return "\n".join(parts)
 
     def close(self) -> None:
-        """End every worker and the client's connections."""
+        """End every process and the client's connections."""
         for worker in self.workers:
             worker.end()
-        if self._caller is not None:
-            self._caller.end()
+        for each in self._callers.values():
+            each.end()
         backend: Any = self.client.backend
         backend.result_consumer.stop()
         # Results that are dropped later would open a connection to unsubscribe.
         backend.result_consumer.subscribed_to.clear()
         backend.client.close()
         backend.client.connection_pool.disconnect()
-        kombu.pools.reset()
+        # Not for good: kombu has one for all who use this broker.
+        pools: tuple[Any, ...] = (self.client.amqp.producer_pool, self.client.pool)
+        for pool in pools:
+            pool.resize(pool.limit, reset=True)
         self.client.close()
         self.redis.close()
         self.broker.drop(self.queue)

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import billiard
 from celery.exceptions import Ignore, Reject
 
-from tests.hard_cases import ledger
-from tests.hard_cases.scripted import Boom
+from tests.stage import ledger
+from tests.stage.scripted import Boom
 
 
 def kill() -> NoReturn:

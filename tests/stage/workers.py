@@ -1,4 +1,4 @@
-"""Real ``celery worker`` processes: started, signalled and ended by their process id."""
+"""Real ``celery worker`` and ``celery beat``: started, signalled and ended by process id."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from example_project.processes import PROJECT as ROOT
+from example_project.processes import Process
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
+__all__ = [
+    "AS_ROOT", "ROOT", "Worker", "beat", "children", "elsewhere", "elsewhere_works", "gone", "kill",
+]  # fmt: skip
+
+CELERY = (sys.executable, "-m", "celery", "-A", "tests.stage.app")
 AS_ROOT = {"C_FORCE_ROOT": "1"}
 """Without it, Celery unpickles nothing for root."""
 START_SECONDS = 90.0  # seconds a worker may need to come up on a loaded machine
 
 
-class Worker:
+class Worker(Process):
     """One worker: a process group of its own, its output in a file."""
 
     def __init__(
         self,
         name: str,
         log: Path,
-        environment: dict[str, str],
+        environment: Mapping[str, str],
         *,
         pool: str = "prefork",
         concurrency: int = 1,
@@ -33,18 +40,16 @@ class Worker:
         prefix: tuple[str, ...] = (),
     ) -> None:
         """``prefix``: what the command begins with."""
-        self.name = name
-        self.log = log
-        command = [
-            *(*prefix, sys.executable, "-m", "celery", "-A", "tests.hard_cases.app", "worker"),
-            *("-P", pool, "-c", str(concurrency), "-n", f"{name}@hard", "-l", "INFO"),
-            *("--without-gossip", "--without-mingle", *options),
-        ]
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        super().__init__(
+            name,
+            [
+                *(*prefix, *CELERY, "worker", "-l", "INFO", "-n", f"{name}@hard"),
+                *("-P", pool, "-c", str(concurrency)),
+                *("--without-gossip", "--without-mingle", *options),
+            ],
+            log,
+            environment,
+        )
 
     def wait_ready(self) -> Worker:
         """Return once the worker says that it is ready."""
@@ -55,15 +60,6 @@ class Worker:
         assert self.running, f"{self.name} ended early:\n{self.text()}"
         return self
 
-    def text(self) -> str:
-        """What the worker has printed."""
-        return self.log.read_text(errors="replace")
-
-    @property
-    def pid(self) -> int:
-        """The main process."""
-        return self.process.pid
-
     @property
     def children(self) -> list[int]:
         """The pool's processes."""
@@ -72,7 +68,7 @@ class Worker:
     @property
     def running(self) -> bool:
         """Whether the main process is there."""
-        return self.process.poll() is None
+        return self.exit_status is None
 
     def send(self, *signals: int) -> None:
         """Send signals to the main process alone, each when the one before has arrived."""
@@ -86,11 +82,27 @@ class Worker:
         self.send(*signals)
         until(lambda: not self.running, f"{self.name} has stopped", 60)
 
-    def end(self) -> None:
-        """SIGKILL the whole group and wait for it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+
+@contextlib.contextmanager
+def beat(environment: Mapping[str, str], folder: Path, *options: str) -> Iterator[Path]:
+    """A ``celery beat`` beside the workers; yields its log."""
+    log = folder / "beat.log"
+    schedule = f"--schedule={folder / 'schedule'}"
+    command = [*CELERY, "beat", "-l", "INFO", "--pidfile=", schedule, *options]
+    process = Process("beat", command, log, environment)
+    try:
+        yield log
+    finally:
+        # Beat ends by an exception from its signal handler. Python drops that in a finalizer, and
+        # Celery's `AsyncResult.__del__` is one that asks the backend: so it may have to be told
+        # again.
+        for _ in range(10):
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+                break
+        process.end()
+    assert process.exit_status != -signal.SIGKILL, "beat did not end after ten SIGTERM"
 
 
 def children(pid: int) -> list[int]:

@@ -1,1 +1,0 @@
-"""Lost work, uniqueness in the queue and follow-up runs, with real workers and brokers."""
