@@ -97,7 +97,7 @@ LATER = {
     "explain_call": "celery.explain:explain_call",
     "duplicate_of": "celery.explain:duplicate_of",
     "check_tasks": "celery.checks:check_tasks",
-    "KINDS": "operators.problems:KINDS",
+    "PROBLEMS": "operators.problems:KINDS",
     "COUNTERS": "contrib.measures:COUNTERS",
     "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
     "LockCollector": "contrib.prometheus.state:LockCollector",

@@ -94,8 +94,8 @@ class TaskOptions(WorkerTask):
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
     #: requeued. `"raise"`: it fails with `LockNotAcquired`. `"coalesce"`: all calls that arrive
-    #: during a run get one follow-up run. `"run"`: it runs without the lock, on the guard alone,
-    #: and a warning is logged.
+    #: during a run get one follow-up run, that of the newest call. `"run"`: it runs without the
+    #: lock, on the guard alone, and a warning is logged.
     on_conflict: ClassVar[str] = "skip"
     #: float, seconds, or None
     #: With `on_conflict="retry"`: how long a message is requeued before `LockNotAcquired`. None:

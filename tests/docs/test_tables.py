@@ -242,7 +242,7 @@ TABLES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     ),
     "problems": (
         lambda: named(TROUBLE, "What the doctor finds", "Problem"),
-        lambda: set(inside.KINDS),
+        lambda: set(inside.PROBLEMS),
     ),
     "log lines": (
         lambda: {code(row[0])[0]: row[1] for row in table(TROUBLE, "Log lines", "Line")},
