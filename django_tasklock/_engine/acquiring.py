@@ -76,11 +76,11 @@ class How:
         if self.ttl is not None:
             checked_ttl(self.ttl)
         if self.store != DEFAULT_ALIAS:
-            checked_text("store", self.store)
+            checked_text(self.store, "store")
         if self.renew is not True:
-            checked_flag("renew", self.renew)
+            checked_flag(self.renew, "renew")
         if self.reentrant is not False:
-            checked_flag("reentrant", self.reentrant)
+            checked_flag(self.reentrant, "reentrant")
         if type(self.slots) is not int or self.slots != 1:
             checked_slots(self.slots)
         times = self.hold_at_least, self.cooldown, self.cooldown_after_error

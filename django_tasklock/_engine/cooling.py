@@ -50,7 +50,7 @@ def cooling_times(*seconds: Any) -> CoolingTimes | None:
 
     Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
     """
-    times = CoolingTimes(*map(checked_seconds, CoolingTimes._fields, seconds))
+    times = CoolingTimes(*map(checked_seconds, seconds, CoolingTimes._fields))
     return times if any(times) else None
 
 

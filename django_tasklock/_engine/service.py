@@ -215,7 +215,7 @@ class LockService:
     ) -> Lease | None:
         """As `adopt`, for a block. ``owner``: the adopter's record."""
         said = read_handle(handle)
-        checked_flag("renew", renew)
+        checked_flag(renew, "renew")
         store = self.using(said.alias).store
         name = store.keyed(said.name)
         record = {**owner, "ttl": said.ttl, "renew": renew}
@@ -267,16 +267,16 @@ class LockService:
         Raises `ListingNotSupported` on a store that cannot list.
         """
         if limit is not None:
-            limit = min(checked_number("limit", limit), MOST_LISTED)
-        offset = min(checked_number("offset", offset), MOST_LISTED)
-        return self.store.page(checked_text("a prefix", prefix), limit, offset)
+            limit = min(checked_number(limit, "limit"), MOST_LISTED)
+        offset = min(checked_number(offset, "offset"), MOST_LISTED)
+        return self.store.page(checked_text(prefix, "a prefix"), limit, offset)
 
     def count(self, prefix: str = "") -> int:
         """Return how many live locks have names that begin with ``prefix``.
 
         Raises `ListingNotSupported` on a store that cannot list.
         """
-        return self.store.count(checked_text("a prefix", prefix))
+        return self.store.count(checked_text(prefix, "a prefix"))
 
     def clear(
         self,
@@ -299,8 +299,8 @@ class LockService:
         store = self.store
         checked_name(name)
         if digest is not None:
-            checked_text("a digest", digest)
-        if token is not None and not is_token(checked_text("a token", token)):
+            checked_text(digest, "a digest")
+        if token is not None and not is_token(checked_text(token, "a token")):
             return False  # No lease has it; a store may look for a part of a record.
         return clear(store, name, token, digest, store.find(name), by=by)
 
@@ -330,7 +330,7 @@ class LockService:
     ) -> LockInfo | Refusal:
         """As `hold`, but return a `Refusal` with the present holder where that returns None."""
         store, use = self.store, Use()
-        record = operator_record(checked_remark("by", by), checked_remark("a reason", reason))
+        record = operator_record(checked_remark(by, "by"), checked_remark(reason, "a reason"))
         how = How(self.alias, checked_ttl(ttl), wait)
         won = blocking(Acquiring(how, name, use, record).steps())
         if isinstance(won, LockInfo):
@@ -367,10 +367,10 @@ class LockService:
         if name is not None:
             checked_name(name)
         if task_id is not None:
-            if not checked_text("a task id", task_id):
+            if not checked_text(task_id, "a task id"):
                 raise ValueError("a task id must not be empty")
             task_id = recorded(task_id)
-        checked_number("limit", limit)
+        checked_number(limit, "limit")
         store = self.store
         write_events(store)
         return store.events(name, task_id, limit)

@@ -1,5 +1,6 @@
 """
-What a caller may pass, checked before any network call.
+What a caller may pass, checked before any network call: each function takes a value, and what the
+errors call it.
 
 A name is a non-empty ``str`` of at most 200 printable characters without spaces: it goes
 into keys, logs, terminals and web pages as it is. 200 leaves room for a prefix and a
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from math import isfinite
+from math import inf
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -49,12 +50,12 @@ def is_remark(text: str) -> bool:
 def checked_name(name: Any) -> str:
     """Return ``name``. Raises `TypeError` or `ValueError` if it cannot name a lock."""
     rule = f"1 to {LONGEST_NAME_CHARACTERS} printable characters and no spaces"
-    return _text("a lock's name", name, is_name, rule)
+    return _text(name, "a lock's name", is_name, rule)
 
 
 def checked_several(names: Any) -> None:
     """Raise `TypeError` unless ``names`` is a list or tuple, and `ValueError` if it is empty."""
-    if not _typed("a group of names", names, (list, tuple), "a list or a tuple"):
+    if not _typed(names, "a group of names", (list, tuple), "a list or a tuple"):
         raise ValueError("a group of names must have at least one name")
 
 
@@ -63,35 +64,35 @@ def checked_template(name: Any) -> str:
     return name if name and isinstance(name, str) else checked_name(name)
 
 
-def checked_remark(what: str, text: Any) -> str:
+def checked_remark(text: Any, what: str) -> str:
     """Return ``text``, which may be empty: an operator's name, or a reason. Raises `TypeError` or
     `ValueError` if it is too long, or would not be safe on a terminal."""
     rule = f"at most {LONGEST_TEXT_BYTES} bytes of UTF-8, and only printable characters"
-    return _text(what, text, is_remark, rule)
+    return _text(text, what, is_remark, rule)
 
 
 def checked_token(token: Any) -> str:
     """Return ``token``. Raises `TypeError` or `ValueError` unless it has the form that
     `new_token` makes: with any other, a lease could be granted and never released."""
-    text = checked_text("a token", token)
+    text = checked_text(token, "a token")
     if not is_token(text):
         raise ValueError("a token must have 22 characters of A-Z, a-z, 0-9, - and _")
     return text
 
 
-def checked_text(what: str, text: Any) -> str:
+def checked_text(text: Any, what: str) -> str:
     """Return ``text``, which may be empty. Raises `TypeError` if it is no str."""
-    return _typed(what, text, str, "a str")
+    return _typed(text, what, str, "a str")
 
 
-def checked_flag(what: str, flag: Any) -> bool:
+def checked_flag(flag: Any, what: str) -> bool:
     """Return ``flag``. Raises `TypeError` if it is no bool."""
-    return _typed(what, flag, bool, "a bool")
+    return _typed(flag, what, bool, "a bool")
 
 
-def checked_number(what: str, number: Any) -> int:
+def checked_number(number: Any, what: str) -> int:
     """Return ``number``. Raises `TypeError` or `ValueError` unless it is a whole one >= 0."""
-    if _typed(what, number, int, "a whole number") < 0:
+    if _typed(number, what, int, "a whole number") < 0:
         raise ValueError(f"{what} cannot be negative: {number!r:.100}")
     return int(number)
 
@@ -99,18 +100,18 @@ def checked_number(what: str, number: Any) -> int:
 def checked_ttl(ttl: Any, what: str = "ttl") -> float:
     """Return ``ttl``, seconds, which errors call ``what``. Raises `TypeError` or `ValueError`
     unless it is a finite number from a millisecond to ten years."""
-    return checked_seconds(what, ttl, SHORTEST_TTL_SECONDS)
+    return checked_seconds(ttl, what, SHORTEST_TTL_SECONDS)
 
 
-def checked_seconds(what: str, seconds: Any, least: float = 0) -> float:
+def checked_seconds(seconds: Any, what: str, least: float = 0) -> float:
     """Return ``seconds``. Raises `TypeError` or `ValueError` unless it is a finite number from
     ``least`` to ten years."""
-    number = _number(what, seconds)
+    number = _typed(seconds, what, (int, float), "a number of seconds")
     if not least <= number <= LONGEST_TTL_SECONDS:
         raise ValueError(
             f"{what} must be a number of seconds from {least} to ten years, not {seconds!r:.100}"
         )
-    return number
+    return float(number)
 
 
 def check_known(call: str, options: Collection[str], known: Collection[str]) -> None:
@@ -124,30 +125,22 @@ def check_known(call: str, options: Collection[str], known: Collection[str]) -> 
 def checked_wait(wait: Any, what: str = "wait") -> float | None:
     """Return ``wait``, seconds, or None for ever; errors call it ``what``. Raises `TypeError` or
     `ValueError` unless it is None or a number >= 0. Infinity means for ever too."""
-    if wait is None:
-        return None
-    number = _number(what, wait)
-    if not number >= 0:
-        raise ValueError(f"{what} must be None or a number of seconds >= 0, not {wait!r}")
-    return number if isfinite(number) else None
+    if wait is not None:
+        number = _typed(wait, what, (int, float), "a number of seconds")
+        if not (0 <= number < 1e308 or number == inf):
+            raise ValueError(f"{what} must be None or a number of seconds >= 0, not {wait!r:.100}")
+    return wait  # type: ignore[no-any-return]
 
 
-def _typed(what: str, value: Any, kind: type[T] | tuple[type[T], ...], called: str) -> T:
+def _typed(value: Any, what: str, kind: type[T] | tuple[type[T], ...], called: str) -> T:
     """Return ``value``; raise `TypeError` if it is not of a ``kind``. A bool is no number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{what} must be {called}, not {type(value).__name__}: {value!r:.100}")
     return value
 
 
-def _text(what: str, value: Any, fits: Callable[[str], bool], rule: str) -> str:
-    text = checked_text(what, value)
+def _text(value: Any, what: str, fits: Callable[[str], bool], rule: str) -> str:
+    text = checked_text(value, what)
     if not fits(text):
         raise ValueError(f"{what} must have {rule}, not {text!r:.255} ({len(text)} characters)")
     return text
-
-
-def _number(what: str, value: Any) -> float:
-    try:
-        return float(_typed(what, value, (int, float), "a number of seconds"))
-    except OverflowError:
-        raise ValueError(f"{what} must be a number of seconds, and less than 1e308") from None

@@ -7,11 +7,11 @@ from datetime import datetime, timezone
 
 from .arguments import checked_ttl
 
-UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+# Without a unit a number is one of seconds.
+UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
-_PLAIN = re.compile(_NUMBER).fullmatch
-_WITH_UNITS = re.compile(rf"(?:{_NUMBER}[dhms]){{1,4}}").fullmatch
-_PARTS = re.compile(rf"({_NUMBER})([dhms])").findall
+_is_duration = re.compile(rf"{_NUMBER}|(?:{_NUMBER}[dhms]){{1,4}}").fullmatch
+_parts = re.compile(rf"({_NUMBER})([dhms]?)").findall
 
 
 def duration(seconds: float) -> str:
@@ -42,8 +42,6 @@ def read_ttl(text: str) -> float:
     Raises `ValueError` for anything else, and for what no lease can last.
     """
     text = text.strip()
-    if _PLAIN(text):
-        return checked_ttl(float(text))
-    if not _WITH_UNITS(text):
+    if not _is_duration(text):
         raise ValueError(f"a duration must be like 30s, 10m, 2h, 1d or 90, not {text[:100]!r}")
-    return checked_ttl(sum(float(number) * UNIT_SECONDS[unit] for number, unit in _PARTS(text)))
+    return checked_ttl(sum(float(number) * UNIT_SECONDS[unit] for number, unit in _parts(text)))

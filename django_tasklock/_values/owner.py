@@ -228,13 +228,8 @@ def owner_record(
 
     ``strand``: the `strand_name` of whoever asks, if that is not the caller.
     """
-    record = this_process().copy()
-    record["thread"] = recorded(strand or strand_name())
-    if task is not None:
-        record["task"] = recorded(task)
-    if task_id is not None:
-        record["task_id"] = recorded(task_id)
-    return record
+    said = {"thread": strand or strand_name(), "task": task, "task_id": task_id}
+    return this_process() | {key: recorded(text) for key, text in said.items() if text is not None}
 
 
 def operator_record(by: str, reason: str) -> dict[str, Any]:
@@ -247,9 +242,7 @@ def recorded(value: object) -> str:
 
     Text that is cut ends with a digest, so that two different texts stay different.
     """
-    text = str(value)
-    if not text.isprintable():
-        text = printable(text)
+    text = printable(value)
     plain = text.encode()
     if len(plain) <= LONGEST_TEXT_BYTES:
         return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from os import getpid
 from typing import Any, Generic, TypeVar
@@ -78,11 +79,10 @@ if hasattr(os, "register_at_fork"):
 
 def boot_id() -> str | None:
     """The kernel's id of this boot of the machine; None where there is none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return None
+    path = "/proc/sys/kernel/random/boot_id"
+    with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+        return file.read().strip()
+    return None
 
 
 def pid_namespace() -> str | None:
@@ -97,10 +97,9 @@ def time_namespace(pid: int | str = "self") -> str | None:
 
 
 def _link(path: str) -> str | None:
-    try:
+    with suppress(OSError):
         return os.readlink(path)
-    except OSError:
-        return None
+    return None
 
 
 def start_of(pid: int) -> int | None:
@@ -152,12 +151,9 @@ def group_lives(group: int) -> bool | None:
             return False
         states, member = b"", str(group).encode()
         for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
-            try:
-                fields = _fields_of_process(pid)
-            except OSError:
-                continue  # It has ended since.
-            if fields[2] == member:
-                states += fields[0]
+            with suppress(OSError):  # It has ended since.
+                state, _, its_group, *_ = _fields_of_process(pid)
+                states += state if its_group == member else b""
         # The group exists and /proc shows no member: they are hidden (hidepid).
         return bool(states.strip(b"ZX")) if states else _exists(os.killpg, group)
     except (OSError, OverflowError, TypeError, ValueError):

@@ -16,7 +16,7 @@ _number = re.compile(r"#([1-9][0-9]{0,3})\Z")
 def checked_slots(slots: Any, what: str = "slots") -> int:
     """Return ``slots``, which errors call ``what``. Raises `TypeError` or `ValueError` unless it is
     a whole number from 1 to `LARGEST_SLOTS`."""
-    if not 1 <= checked_number(what, slots) <= LARGEST_SLOTS:
+    if not 1 <= checked_number(slots, what) <= LARGEST_SLOTS:
         raise ValueError(f"{what} must be a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
     return int(slots)
 

@@ -67,7 +67,7 @@ def _finding(
     }
     match problem:
         case LostRow():
-            shown["url"] = row_url(site, request, problem.model, problem.pk)
+            shown["url"] = row_url(site, request, problem.work.guard.model, problem.pk)
             if may_clear and problem.sendable and _may_send(request, site, problem):
                 shown["row"] = problem.seen
         case LockProblem(info=info):
@@ -89,8 +89,9 @@ def _lock_url(request: HttpRequest, store: str, name: str) -> str:
 
 def _may_send(request: HttpRequest, site: admin.AdminSite, lost: LostRow) -> bool:
     """Whether the user may change the row: its task will."""
-    registered = site.is_registered(lost.model)
-    rows = site.get_model_admin(lost.model) if registered else admin.ModelAdmin(lost.model, site)
+    model = lost.work.guard.model
+    registered = site.is_registered(model)
+    rows = site.get_model_admin(model) if registered else admin.ModelAdmin(model, site)
     return rows.has_change_permission(request)
 
 
@@ -107,7 +108,7 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
         for lost in rows:
             # Before its task is sent, so that none is sent without an entry.
             words = gettext("Asked to send its task %(task)s again.") % {"task": lost.work.task}
-            row = [lost.model(pk=lost.pk)]
+            row = [lost.work.guard.model(pk=lost.pk)]
             LogEntry.objects.log_actions(request.user.pk, row, CHANGE, words)
             if requeue(lost)[0]:
                 sent.append(lost.what)

@@ -29,10 +29,6 @@ def _slots(value: Any, option: str) -> object:
     return callable(value) or checked_slots(value, option)
 
 
-def _seconds(value: Any, option: str) -> object:
-    return checked_seconds(option, value)
-
-
 def _ttl_or_none(value: Any, option: str) -> object:
     return value is None or checked_ttl(value, option)
 
@@ -47,7 +43,7 @@ def _runs(value: Any, option: str) -> None:
 Name = Annotated[
     str | ArgumentNames | Callable[..., str] | None, "a template, by(...) or a callable"
 ]
-Seconds = Annotated[float, _seconds]
+Seconds = Annotated[float, checked_seconds]
 TtlOrNone = Annotated[float | None, _ttl_or_none]
 Wait = Annotated[float | None, checked_wait]
 

@@ -17,7 +17,7 @@ from ..operators.reservations import QueuedJob, clear_job, queued_jobs
 from ..stores.base import Refusal
 from .arguments import add_format, add_wait, lock_name, lock_ttl, user
 from .run_command import HELD_ELSEWHERE
-from .show_locks import matching
+from .show import matching
 from .tables import as_json, json_row
 
 Seen: TypeAlias = LockInfo | QueuedJob

@@ -18,7 +18,7 @@ from ..stores import stores
 from ..stores.base import BaseStore
 from .holders import Holder, command_line, holder_of, who
 from .lost_work import lost_rows, works_by_rows
-from .problems import GoneMessage, LockProblem, Problem, UnknownRows
+from .problems import About, GoneMessage, LockProblem, Problem
 from .reservations import QueuedJob, key_of, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
 from .work import CeleryMissing, Work, tasks
@@ -61,7 +61,7 @@ def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> 
         silent.add(error.store)
         message = gettext("The store does not answer: %(reason)s") % {"reason": error.reason}
         hint = gettext("See that its server runs, and that this machine can reach it.")
-        yield Problem("server", error.store, message, hint)
+        yield Problem("server", error.store, message, hint, about=About(store=error.store))
 
 
 def _settings() -> Iterator[Problem]:
@@ -88,7 +88,8 @@ def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             yield from lost_rows(same_rows)
     except DatabaseError as error:
         message = gettext("Its lost rows are not known: %(reason)s") % {"reason": printable(error)}
-        yield UnknownRows("unknown", guard.label, message, model=guard.model)
+        about = About(model=guard.model._meta.label)
+        yield Problem("unknown", guard.label, message, about=about)
 
 
 def _locks(store: BaseStore) -> Iterator[Problem]:
@@ -105,23 +106,29 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
                 command = command_line("clear", info.name, store=store.alias)
                 message = gettext("It is held by a key that never expires.")
                 hint = gettext("If nobody works under it: %(command)s") % {"command": command}
-                yield LockProblem("no ttl", info.name, message, hint, info=info)
+                about = _about_lock(info)
+                yield LockProblem("no ttl", info.name, message, hint, about=about, info=info)
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
-        yield Problem("server", store.alias, str(error), hint, serious=False)
+        yield Problem("server", store.alias, str(error), hint, False, About(store=store.alias))
+
+
+def _about_lock(info: LockInfo) -> About:
+    return About(info.owner.task, info.store, info.name)
 
 
 def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     """With the row that the process has left claimed: while the lock stands, the row is not
     reported as lost."""
-    row = found = None
+    found, about = None, _about_lock(info)
     message = gettext("It is held by %(owner)s, a process that is gone.")
     values = {"owner": who(info.owner)}
     with suppress(ImportError):  # Reported by itself.
         found = row_if_known(info)
     if found is not None and getattr(found[0], found[1].field) == found[1].to:
         row, guard = found
+        about = about._replace(model=row._meta.label, pk=str(row.pk))
         values |= {"row": label_of(row), "status": guard.to}
         message = gettext(
             "It is held by %(owner)s, a process that is gone, and its row %(row)s is “%(status)s”."
@@ -130,7 +137,7 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     hint = gettext("It ends by itself. To end it now: %(command)s") % {"command": command}
     # Without takeover, a lock is meant to outlast its process.
     return LockProblem(
-        "owner gone", info.name, message % values, hint, serious=store.takeover, info=info, row=row
+        "owner gone", info.name, message % values, hint, store.takeover, about, info=info
     )
 
 
@@ -166,13 +173,13 @@ def _message_gone(job: QueuedJob, *, ended: bool) -> GoneMessage:
             "the next call sent: %(command)s"
         )
     return GoneMessage(
-        "reservation", job.name, message % values, hint % values,
-        serious=False, job=job, ended=ended,
+        "reservation", job.name, message % values, hint % values, False,
+        About(job.task, job.store, job.name), job=job, ended=ended,
     )  # fmt: skip
 
 
 def _server(store: BaseStore) -> Iterator[Problem]:
     for finding in store.check():
         if f"django_tasklock.{finding.id}" not in settings.SILENCED_SYSTEM_CHECKS:
-            message, hint = finding.message, finding.hint
-            yield Problem("server", store.alias, message, hint, serious=finding.serious)
+            said = finding.message, finding.hint, finding.serious
+            yield Problem("server", store.alias, *said, About(store=store.alias))

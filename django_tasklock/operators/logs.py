@@ -26,13 +26,10 @@ logger = logging.getLogger("django_tasklock")
 
 def connect() -> None:
     """Connect the receivers. A second call changes nothing."""
-    for signal, receiver in (
-        (lock_contended, log_contended),
-        (lock_lost, log_lost),
-        (lock_cleared, log_cleared),
-        (lock_held, log_held),
-    ):
-        signal.connect(receiver)
+    lock_contended.connect(log_contended)
+    lock_lost.connect(log_lost)
+    lock_cleared.connect(log_cleared)
+    lock_held.connect(log_held)
 
 
 def log_contended(

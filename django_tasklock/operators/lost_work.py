@@ -23,7 +23,7 @@ from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..stores import stores
 from .held import held_of
 from .holders import command_line
-from .problems import LostRow, UnknownRows
+from .problems import About, LostRow, Problem
 from .rows import refuses_all
 from .work import Work, tasks
 
@@ -87,7 +87,7 @@ def works_by_rows() -> Iterable[list[Work]]:
     return found.values()
 
 
-def lost_rows(same_rows: Sequence[Work]) -> Iterator[LostRow | UnknownRows]:
+def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
     """Yield a problem for each lost row of tasks that claim the same rows, and one for all rows
     whose locks' names are not known. A lost row whose fence refuses every run is another problem,
     and so is one that a run without the lock has claimed, which may live.
@@ -141,21 +141,20 @@ def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> LostRow:
     else:
         message = gettext("The row is “%(status)s”, and nobody holds its lock %(lock)s.")
         hint = gettext("Send it again: %(command)s")
+    about = About(work.task, work.store, lock, guard.model._meta.label, str(pk))
     return LostRow(
-        kind, f"{guard.label} {pk}", message % values, hint % values,
-        serious=kind != "unknown", work=work, lock=lock, pk=pk, fence=fence,
+        kind, f"{guard.label} {pk}", message % values, hint % values, kind != "unknown", about,
+        work=work, pk=pk, fence=fence,
     )  # fmt: skip
 
 
-def _nameless(same_rows: Sequence[Work], count: int) -> UnknownRows:
+def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
     guard, names = same_rows[0].guard, ", ".join(work.task for work in same_rows)
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
     values = {"status": guard.to, "count": count, "tasks": names}
-    return UnknownRows(
-        "unknown", guard.label, message % values, hint % values,
-        serious=False, model=guard.model, task=same_rows[0].task,
-    )  # fmt: skip
+    about = About(same_rows[0].task, model=guard.model._meta.label)
+    return Problem("unknown", guard.label, message % values, hint % values, False, about)
 
 
 def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:

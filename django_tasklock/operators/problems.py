@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.db.models import Model
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
@@ -40,6 +39,9 @@ class About(NamedTuple):
     pk: str | None = None
 
 
+NOTHING = About()
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong, by itself with the settings, the tasks, or a server.
@@ -47,7 +49,8 @@ class Problem:
     ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
     run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
     lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
-    that was active when it was found. ``serious`` problems make the command exit with 1.
+    that was active when it was found. ``serious`` problems make the command exit with 1. ``about``
+    says the same as ``what`` for programs.
     """
 
     kind: str
@@ -55,41 +58,21 @@ class Problem:
     message: str
     hint: str = ""
     serious: bool = True
-
-    def about(self) -> About:
-        """What it is about: a server's problem is one of its store."""
-        return About(store=self.what) if self.kind == "server" else About()
+    about: About = NOTHING
 
     def as_json(self) -> dict[str, Any]:
         """What ``locks doctor --format json`` prints, as JSON-able values."""
         said = {name: getattr(self, name) for name in SAID}
-        return said | self.about()._asdict()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownRows(Problem):
-    """Rows of which it is not known whether they are lost: those of one ``task``, or of all."""
-
-    model: type[Model]
-    task: str | None = None
-
-    def about(self) -> About:
-        return About(self.task, model=self.model._meta.label)
+        return said | self.about._asdict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRow(Problem):
-    """A claimed row whose lock, called ``lock``, nobody holds. ``fence`` is the row's own."""
+    """A claimed row whose lock nobody holds. ``fence`` is the row's own."""
 
     work: Work
-    lock: str
     pk: Any
     fence: int | None
-
-    @property
-    def model(self) -> type[Model]:
-        model: type[Model] = self.work.guard.model
-        return model
 
     @property
     def sendable(self) -> bool:
@@ -101,25 +84,12 @@ class LostRow(Problem):
         """What tells this lost row from another, and from itself when it is lost again."""
         return f"{self.work.task} {self.pk} {self.fence}"
 
-    def about(self) -> About:
-        work, label = self.work, self.model._meta.label
-        return About(work.task, work.store, self.lock, label, str(self.pk))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockProblem(Problem):
-    """A lock that is held: ``info`` is its holder as it was seen, ``row`` the row that the holder
-    has left claimed."""
+    """A lock that is held: ``info`` is its holder as it was seen."""
 
     info: LockInfo
-    row: Model | None = None
-
-    def about(self) -> About:
-        info, row = self.info, self.row
-        of_lock = About(info.owner.task, info.store, info.name)
-        if row is None:
-            return of_lock
-        return of_lock._replace(model=row._meta.label, pk=str(row.pk))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +98,3 @@ class GoneMessage(Problem):
 
     job: QueuedJob
     ended: bool
-
-    def about(self) -> About:
-        return About(self.job.task, self.job.store, self.job.name)

@@ -29,12 +29,11 @@ MOST_TOGETHER = 500
 
 
 class Extension(NamedTuple):
-    """One lease of a batch to extend."""
+    """One lease of a batch to extend; ``ttl``: seconds from now."""
 
     name: str
     token: str
     ttl: float
-    """seconds from now"""
 
 
 class BaseStore(Notes):

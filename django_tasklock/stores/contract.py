@@ -30,16 +30,20 @@ Part: TypeAlias = tuple[Callable[[Sequence[Change]], Done], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about the live server that an operator should know, from `BaseStore.check`."""
+    """Something about the live server that an operator should know, from `BaseStore.check`.
+
+    Attributes:
+        id: a stable word, such as "eviction".
+        serious: whether locks may be lost, or held by two at once.
+        message: what is wrong, as the rest of a sentence that begins with the store; without a full
+            stop.
+        hint: what to do, in sentences; may be empty.
+    """
 
     id: str
-    """a stable word, such as "eviction\""""
     serious: bool
-    """whether locks may be lost, or held by two at once"""
     message: str
-    """what is wrong, as the rest of a sentence that begins with the store; without a full stop"""
     hint: str = ""
-    """what to do, in sentences; may be empty"""
 
 
 class Contract(ABC):

@@ -16,12 +16,12 @@ from .records import ANY, FREE, KEEP, LISTED, Change, Foreign, Held, Note, note_
 
 
 class Reserved(NamedTuple):
-    """A reservation: the key is reserved for the text."""
+    """A reservation: the key is reserved for the text. ``ttl``: seconds left; None: it never
+    ends."""
 
     key: str
     text: str
     ttl: float | None
-    """seconds left; None: it never ends"""
 
 
 class Notes(Contract):

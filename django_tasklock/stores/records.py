@@ -52,14 +52,17 @@ text_of_record = json.JSONEncoder(separators=(",", ":"), check_circular=False).e
 
 
 class Note(NamedTuple):
-    """A text that a store keeps under a key for some time, to recognise redeliveries."""
+    """A text that a store keeps under a key for some time, to recognise redeliveries.
+
+    Attributes:
+        key: any text; it never meets a lock's name.
+        text: an empty text means that there is no note: the store removes the one that is there.
+        ttl: seconds for which the note is kept.
+    """
 
     key: str
-    """any text; it never meets a lock's name"""
     text: str
-    """an empty text means that there is no note: the store removes the one that is there"""
     ttl: float
-    """seconds for which the note is kept"""
 
 
 class Held(NamedTuple):
@@ -80,37 +83,44 @@ class Change(NamedTuple):
 
     It counts as made if its record is there already, which then gets the change's ttl: a call whose
     reply was lost may be repeated. A record that replaces another one keeps the lease's fence.
+
+    Attributes:
+        name: of the lock or the note.
+        expect: `FREE`, `ANY`, or what must be there.
+        record: what is there afterwards. None: nothing. `KEEP`: what is there stays.
+        ttl: seconds from now until what is there ends by itself.
     """
 
     name: str
     expect: str | Held | Foreign
-    """`FREE`, `ANY`, or what must be there"""
     record: Record | str | None
-    """None: nothing is there afterwards. `KEEP`: what is there stays"""
     ttl: float | None = None
-    """seconds from now until what is there ends by itself"""
 
 
 class Entry(NamedTuple):
-    """What is under a name now."""
+    """What is under a name now.
+
+    Attributes:
+        name: of the lock or the note.
+        record: None: other code's value.
+        left: seconds until it ends. None: it never does.
+        fence: of a lease. None: it has none, or there is other code's value.
+        digest: of other code's value.
+        began: when the lease began, by the store's own clock, in seconds since the epoch. None:
+            when the record says, or there is other code's value.
+        waiters: the length of the lock's wait queue. None: not counted.
+        waiting_since: when the next waiter first asked, in seconds since the epoch. None: nobody
+            waits, or that is not known.
+    """
 
     name: str
     record: Record | None
-    """None: other code's value"""
     left: float | None
-    """seconds until it ends; None: it never does"""
     fence: int | None = None
-    """of a lease; None: it has none, or there is other code's value"""
     digest: str | None = None
-    """of other code's value"""
     began: float | None = None
-    """when the lease began, by the store's own clock, in seconds since the epoch; None: when the
-    record says, or there is other code's value"""
     waiters: int | None = None
-    """the length of the lock's wait queue; None: not counted"""
     waiting_since: float | None = None
-    """when the next waiter first asked, in seconds since the epoch; None: nobody waits, or that is
-    not known"""
 
     @property
     def token(self) -> str | None:
@@ -129,12 +139,15 @@ class Entry(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The answer to changes."""
+    """The answer to changes.
+
+    Attributes:
+        made: whether all of them were made; otherwise none was.
+        entries: what is under the name of each change now, in their order. None: nothing.
+    """
 
     made: bool
-    """whether all of them were made; otherwise none was"""
     entries: Sequence[Entry | None]
-    """what is under the name of each change now, in their order; None: nothing"""
 
 
 def is_there(change: Change, there: Entry | None) -> bool:

@@ -20,25 +20,28 @@ class Question(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The lock was granted."""
+    """The lock was granted.
+
+    Attributes:
+        name: which one, of several that were asked for.
+        fence: the number of the lease, greater than that of every earlier lease of the lock. None
+            on a store without fences.
+        noted: whether the note was written in the same step, or was there already.
+        left: returns the seconds that are left by a clock of the store's own, which this process
+            can read: the lease is over as soon as either clock says so. None: only `clock.now`
+            counts.
+    """
 
     name: str
-    """which one, of several that were asked for"""
     fence: int | None = None
-    """the number of the lease, greater than that of every earlier lease of the lock; None on a
-    store without fences"""
     noted: bool = False
-    """whether the note was written in the same step, or was there already"""
     left: Callable[[], float] | None = None
-    """returns the seconds that are left by a clock of the store's own, which this process can read:
-    the lease is over as soon as either clock says so. None: only `clock.now` counts"""
 
 
 class Refusal(NamedTuple):
-    """None of the locks that were asked for is free."""
+    """None of the locks that were asked for is free: ``holders`` hold them, at least one."""
 
     holders: tuple[LockInfo, ...]
-    """what holds them; at least one"""
 
     @property
     def holder(self) -> LockInfo:

@@ -19,14 +19,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 
 from ..._values.printable import printable
-from ...cli import clear_and_hold, doctor, explain_task, run_command, show_history, show_locks
+from ...cli import clear_and_hold, doctor, explain_task, run_command, show
 from ...conf import DEFAULT_ALIAS
 from ...exceptions import InvalidLockConfig, TaskLockError
 
 VERBS: Mapping[str, tuple[Callable[[CommandParser], None], Callable[..., None]]] = {
-    "list": (show_locks.add_list_arguments, show_locks.list_locks),
-    "show": (show_locks.add_show_arguments, show_locks.show_lock),
-    "history": (show_history.add_arguments, show_history.show_history),
+    "list": (show.add_list_arguments, show.list_locks),
+    "show": (show.add_show_arguments, show.show_lock),
+    "history": (show.add_history_arguments, show.show_history),
     "doctor": (doctor.add_arguments, doctor.doctor),
     "explain": (explain_task.add_arguments, explain_task.explain_task),
     "clear": (clear_and_hold.add_clear_arguments, clear_and_hold.clear_locks),
