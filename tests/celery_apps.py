@@ -10,7 +10,7 @@ from celery import _state
 
 from tests.inside import active_apps
 
-__all__ = ["apps_end", "forget"]
+__all__ = ["apps_end", "disconnect", "forget"]
 
 
 def forget(app: Any) -> None:
@@ -18,6 +18,13 @@ def forget(app: Any) -> None:
     app._tasks.clear()
     app._pending.clear()
     app.close()
+
+
+def disconnect(app: Any) -> None:
+    """Close its connections to its broker. Not for good: kombu has one pool for all who use this
+    broker, such as other tests."""
+    for pool in (app.amqp.producer_pool, app.pool):
+        pool.resize(pool.limit, reset=True)
 
 
 @contextmanager

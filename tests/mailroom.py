@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import kombu
-import kombu.pools
 import redis
 from billiard.einfo import ExceptionInfo
 from celery import Celery, _state
@@ -22,7 +21,7 @@ from celery.app.trace import build_tracer
 from celery.result import denied_join_result
 
 from django_tasklock.celery import LockedTask
-from tests.celery_apps import forget
+from tests.celery_apps import disconnect, forget
 from tests.steps import Meanwhile, killed_in_child
 
 ORIGINAL, REDELIVERY = False, True
@@ -195,7 +194,7 @@ class Mailroom:
         """Remove the queue and close the connections."""
         self.redis.delete(self.queue)
         self.redis.close()
-        kombu.pools.reset()
+        disconnect(self.app)
         forget(self.app)
 
 

@@ -118,7 +118,7 @@ class Coalesce(Conflict):
 
 
 def _key(job: str) -> str:
-    return f"next {job}"
+    return f"newest {job}"
 
 
 def _name(message: Message) -> bool:
@@ -132,5 +132,6 @@ def _name(message: Message) -> bool:
     if named.task_id != mine.task_id:
         del message.reserved[key]
         return False
-    message.reserved[key] = named.text  # Perhaps another copy of it was first refused later.
+    # Perhaps another copy of it was first refused later.
+    message.reserved[key], message.ours[CALLED] = named.text, named.moment
     return True

@@ -90,7 +90,7 @@ class TaskOptions(WorkerTask):
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
     #: requeued. `"raise"`: it fails with `LockNotAcquired`. `"coalesce"`: all calls that arrive
-    #: during a run get one follow-up run, that of the newest call. `"run"`: it runs without the
+    #: during a run get one follow-up run, that of the newest. `"run"`: it runs without the
     #: lock, on the guard alone, and a warning is logged.
     on_conflict: ClassVar[str] = "skip"
     #: float, seconds, or None

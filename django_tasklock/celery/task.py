@@ -63,8 +63,8 @@ class LockedTask(TaskOptions):
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
         `LockNotAcquired`. "coalesce": all calls that arrive during a run get one follow-up run,
-        that of the newest call. "run": it runs without the lock, on the guard alone, and a warning
-        is logged.
+        that of the newest. "run": it runs without the lock, on the guard alone, and a warning is
+        logged.
     ``lock_retry_for``: float, seconds, or None; default 3600.
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
         for ever.

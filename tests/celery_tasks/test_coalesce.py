@@ -258,7 +258,7 @@ def test_the_next_call_follows_after_a_follow_up_that_ran_in_an_outage(
             assert elsewhere(room, room.take())[0] == "IGNORED"
         with cut_proxy.away():
             assert room.deliver(room.take()) == ("SUCCESS", "done:1")
-        until(lambda: not room.redis.keys(f"*next {task.name} *"), "the note is taken back")
+        until(lambda: not room.redis.keys(f"*newest {task.name} *"), "the note is taken back")
         the_next_call_follows(room, task, "done:1")
 
 

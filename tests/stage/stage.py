@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 from celery.result import AsyncResult
 
+from tests.celery_apps import disconnect
 from tests.servers import RedisServer
 from tests.stage import caller, workers
 from tests.stage.brokers import Broker, address, connect
@@ -326,10 +327,7 @@ class Stage:
         backend.result_consumer.subscribed_to.clear()
         backend.client.close()
         backend.client.connection_pool.disconnect()
-        # Not for good: kombu has one for all who use this broker.
-        pools: tuple[Any, ...] = (self.client.amqp.producer_pool, self.client.pool)
-        for pool in pools:
-            pool.resize(pool.limit, reset=True)
+        disconnect(self.client)
         self.client.close()
         self.redis.close()
         self.broker.drop(self.queue)
