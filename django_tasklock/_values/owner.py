@@ -228,8 +228,13 @@ def owner_record(
 
     ``strand``: the `strand_name` of whoever asks, if that is not the caller.
     """
-    said = {"thread": strand or strand_name(), "task": task, "task_id": task_id}
-    return this_process() | {key: recorded(text) for key, text in said.items() if text is not None}
+    record = this_process().copy()
+    record["thread"] = recorded(strand or strand_name())
+    if task is not None:
+        record["task"] = recorded(task)
+    if task_id is not None:
+        record["task_id"] = recorded(task_id)
+    return record
 
 
 def operator_record(by: str, reason: str) -> dict[str, Any]:
@@ -242,7 +247,9 @@ def recorded(value: object) -> str:
 
     Text that is cut ends with a digest, so that two different texts stay different.
     """
-    text = printable(value)
+    text = str(value)
+    if not text.isprintable():
+        text = printable(text)
     plain = text.encode()
     if len(plain) <= LONGEST_TEXT_BYTES:
         return text

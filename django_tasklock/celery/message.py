@@ -252,9 +252,9 @@ def skip(message: Message, why: Skip) -> dict[str, Any]:
     """Tell that a call is skipped, and return its marker: chains, groups and chords go on."""
     task, told = message.task, ("skipped", why.reason)
     tell(message, *(("coalesced", "follow_up") if why.reason == "coalesced" else told))
-    parent = message.request.parent_id if message.queued else None
-    by_parent = bool(parent and why.holder and why.holder.task_id == recorded(parent))
-    if by_parent and why.reason != "coalesced":
+    nothing_goes_on = message.queued and why.reason != "coalesced"
+    parent = message.request.parent_id if nothing_goes_on else None
+    if parent and why.holder and why.holder.task_id == recorded(parent):
         logger.warning(
             "%s is skipped: the run that sent it holds the lock %s, and nothing goes on with it. "
             'Use on_conflict="retry" or "coalesce"', message, message.name,
