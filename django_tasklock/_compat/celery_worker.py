@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
 from celery.concurrency.prefork import TaskPool
 from celery.worker import state
 from celery.worker.request import Request
@@ -29,6 +31,27 @@ class WorkerRequest(Request):
     _args: list[Any]
     _kwargs: dict[str, Any]
     _already_cancelled: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have a body that leaves by `SystemExit` fail as a dead child does in every pool.
+
+        A pool without children (``celery.concurrency.base.apply_target``) gives ``on_success`` the
+        failure, which takes it for a result, and raises `TypeError`: the solo pool's worker ends,
+        and its message comes back for ever.
+        """
+        super().__init_subclass__(**kwargs)
+        if (given := vars(cls).get("on_success")) is None:
+            return
+
+        @wraps(given)
+        def on_success(request: Any, result: Any, **options: Any) -> Any:
+            if isinstance(result, ExceptionInfo):
+                lost: Any = getattr(result.exception, "exc", result.exception)
+                if isinstance(lost.__context__, SystemExit):
+                    return request.on_failure(result)
+            return given(request, result, **options)
+
+        cls.on_success = on_success  # type: ignore[assignment, method-assign]
 
     def info(self, safe: bool = False) -> Any:
         """What ``inspect`` shows: of the arguments what the events show too, if they show any.
