@@ -6,6 +6,7 @@ by others until that commits, and is gone if it is rolled back.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections import deque
@@ -30,8 +31,8 @@ LIMITS = {
     "mysql": ("connect_timeout", "read_timeout", "write_timeout"),
     "sqlite": ("timeout",),
 }
-# A server ends a statement, or on MariaDB and MySQL its wait for a lock, after this share of that
-# time: its answer is read, and no write is made that nobody waits for.
+# PostgreSQL ends a statement after this share of that time. MariaDB and MySQL end its wait for a
+# lock a second before the driver gives up. So no write is made that nobody waits for.
 SERVER_SHARE = 0.9
 # The time at which a statement began, by the clock of the database. In UTC: a time of the
 # session's zone would come twice when the clocks are put back.
@@ -73,13 +74,14 @@ class Connection:
         self._settings = compat.settings_of(database)
         self._wrapper = compat.new_wrapper(database)
         self._vendor = self._wrapper.vendor
+        options = _options(self._wrapper, seconds)
         self._wrapper.settings_dict.update(
-            AUTOCOMMIT=True, CONN_HEALTH_CHECKS=False, OPTIONS=_options(self._wrapper, seconds)
+            AUTOCOMMIT=True, CONN_HEALTH_CHECKS=False, OPTIONS=options
         )
-        driver, at_server = getattr(self._wrapper, "Database", None), seconds * SERVER_SHARE
+        driver = getattr(self._wrapper, "Database", None)
         # A limit of the session would stay behind where PgBouncer gives the session to others. In
         # one text with the statement it needs no round trip of its own.
-        limit = f"SET LOCAL statement_timeout = {round(at_server * 1000)}; "
+        limit = f"SET LOCAL statement_timeout = {round(seconds * SERVER_SHARE * 1000)}; "
         self._before = limit if self._vendor == "postgresql" else ""
         self._has_more = bool(self._before) and hasattr(driver, "ClientCursor")
         try:
@@ -89,7 +91,7 @@ class Connection:
                 self._wrapper.ensure_connection()
                 self._cursor = self._wrapper.cursor()
             if self._vendor == "mysql":
-                most = max(1, int(at_server))
+                most = options["read_timeout"] - 1
                 self.run(f"SET lock_wait_timeout = {most}, innodb_lock_wait_timeout = {most}")
         except BaseException:
             self.close()
@@ -209,7 +211,7 @@ def _options(wrapper: Any, seconds: float) -> dict[str, Any]:
             "PostgreSQL, MariaDB, MySQL, or SQLite with a file as NAME, and in tests as "
             "TEST['NAME']"
         )
-    whole = max(1, round(seconds))
+    whole = max(2, math.ceil(seconds))
     options: dict[str, Any] = wrapper.settings_dict["OPTIONS"].copy()
     options |= dict.fromkeys(LIMITS[wrapper.vendor], whole)
     if wrapper.vendor == "postgresql":
