@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
-from copy import copy
 from importlib.util import find_spec
 from typing import Any
 
@@ -42,29 +41,31 @@ from .stores.base import BaseStore
 
 Messages = list[checks.CheckMessage]
 
+# By the first letter of an id.
+LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."
-# What is to be said of caches that do not exclude, behind the words that name the store.
-CACHES: dict[type[BaseCache], checks.CheckMessage] = {
-    dummy.DummyCache: checks.Error(
-        "a DummyCache: it grants every lock to everybody.", hint=ANOTHER, id="django_tasklock.E002"
+# What is to be said of caches that do not exclude: the id, the words behind those that name the
+# store, and the hint.
+CACHES: dict[type[BaseCache], tuple[str, str, str]] = {
+    dummy.DummyCache: ("E002", "a DummyCache: it grants every lock to everybody.", ANOTHER),
+    locmem.LocMemCache: (
+        "W001", "a LocMemCache: its locks exclude within one process only.",
+        "Use a cache that all processes share, such as Redis.",
     ),
-    locmem.LocMemCache: checks.Warning(
-        "a LocMemCache: its locks exclude within one process only.",
-        hint="Use a cache that all processes share, such as Redis.",
-        id="django_tasklock.W001",
-    ),
-    filebased.FileBasedCache: checks.Warning(
-        "a FileBasedCache: its add() is not atomic, so two may get one lock.",
-        hint=ANOTHER,
-        id="django_tasklock.W002",
+    filebased.FileBasedCache: (
+        "W002", "a FileBasedCache: its add() is not atomic, so two may get one lock.", ANOTHER
     ),
     # It reads the row, and updates it if that has expired, without a condition on what it read.
-    db.DatabaseCache: checks.Warning(
-        "a DatabaseCache: after a lease has expired, several may get the lock.",
-        hint="Use a DatabaseStore, which keeps its locks in a table of the same database.",
-        id="django_tasklock.W007",
+    db.DatabaseCache: (
+        "W007", "a DatabaseCache: after a lease has expired, several may get the lock.",
+        "Use a DatabaseStore, which keeps its locks in a table of the same database.",
     ),
-}
+}  # fmt: skip
+
+
+def message(id: str, text: object, hint: str | None = None) -> checks.CheckMessage:
+    """Return the message with an id such as "E001"."""
+    return LEVELS[id[0]](str(text), hint=hint, id=f"django_tasklock.{id}")
 
 
 def check_stores(**_: Any) -> Messages:
@@ -94,7 +95,7 @@ def check_app() -> Messages:
     )
     package = module.rpartition(".")[0]
     hint = f"Import it in {package}/__init__.py: from .celery import app as celery_app"
-    return [checks.Warning(text, hint=hint, id="django_tasklock.W006")]
+    return [message("W006", text, hint)]
 
 
 def _celery_module() -> str | None:
@@ -113,7 +114,7 @@ def _errors(read: Callable[[], object]) -> Messages:
     try:
         read()
     except InvalidLockConfig as error:
-        return [checks.Error(str(error), id="django_tasklock.E001")]
+        return [message("E001", error)]
     return []
 
 
@@ -128,18 +129,16 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     store = stores[alias]
     cache = caches[store.settings.cache]
     where = f"the lock store {alias!r} uses the cache {store.settings.cache!r}"
-    for kind, message in CACHES.items():
+    for kind, (identity, what, hint) in CACHES.items():
         if isinstance(cache, kind):
-            own = copy(message)
-            own.msg = f"{where}, {message.msg}"
-            yield own
+            yield message(identity, f"{where}, {what}", hint)
     if getattr(cache, "_ignore_exceptions", False):
         text = (
             f"{where}, which ignores its errors (IGNORE_EXCEPTIONS). Locks do not: in an outage "
             "they raise StoreUnavailable."
         )
         hint = "Code that calls cache.add() on the same keys takes an outage for a held lock."
-        yield checks.Info(text, hint=hint, id="django_tasklock.I001")
+        yield message("I001", text, hint)
     yield from _check_keys(store, cache, where)
 
 
@@ -161,8 +160,7 @@ def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[chec
             else "This store's leases keep no key: renewed or released in another thread they are "
             "lost. Use a cache on Redis, or a cache without such a KEY_FUNCTION."
         )
-    text = f"{where}, whose KEY_FUNCTION makes another key {said}"
-    yield checks.Warning(text, hint=hint, id="django_tasklock.W008")
+    yield message("W008", f"{where}, whose KEY_FUNCTION makes another key {said}", hint)
 
 
 def _key_of(cache: BaseCache) -> str:
@@ -182,9 +180,9 @@ def _check_server(alias: str) -> Iterator[checks.CheckMessage]:
             yield kind(text, hint=finding.hint or None, id=f"django_tasklock.{finding.id}")
     except InvalidLockConfig as error:
         # Of some settings the server shows that they are wrong: a database that is MySQL.
-        yield checks.Error(str(error), id="django_tasklock.E001")
+        yield message("E001", error)
     except StoreUnavailable as error:
         reason = printable(error.reason)
         text = f"The lock store {alias!r} could not be asked about its server: {reason}"
         hint = "Look at the server, and at its address in the settings."
-        yield checks.Warning(text, hint=hint, id="django_tasklock.W003")
+        yield message("W003", text, hint)

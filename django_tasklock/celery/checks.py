@@ -31,7 +31,7 @@ from django.core import checks
 
 from .._compat.celery import active_apps, is_of_function, is_of_project
 from .._values.printable import printable
-from ..checks import check_app
+from ..checks import check_app, message
 from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
@@ -39,6 +39,9 @@ from ..stores import stores
 from .loading import all_tasks, not_loaded
 from .options import OPTIONS
 from .task import LockedTask
+
+# An id, what is wrong, and a hint.
+Found = tuple[str, object, str | None]
 
 
 def check_tasks() -> list[checks.CheckMessage]:
@@ -51,10 +54,10 @@ def check_tasks() -> list[checks.CheckMessage]:
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         configured = configured_stores()
         for task in all_tasks().values():
-            if isinstance(task, LockedTask):
-                messages += _check_task(task, configured)
-            else:
-                messages += _check_other(task)
+            is_ours = isinstance(task, LockedTask)
+            found = _check_task(task, configured) if is_ours else _check_other(task)
+            for identity, what, hint in found:
+                messages.append(message(identity, f"task {task.name}: {what}", hint))
     return messages
 
 
@@ -65,26 +68,23 @@ def _project_apps() -> list[Any]:
 def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessage:
     what = "a task cannot be made" if imported else "its tasks cannot be imported"
     hint = "Correct it. A worker of this app fails with this error, and shows where."
-    who, said = f"Celery app {app.main!r}", f"{what}: {type(error).__name__}: {printable(error)}"
+    said = f"Celery app {app.main!r}: {what}: {type(error).__name__}: {printable(error)}"
     # The class of a task is made, and checked, when its module is imported.
-    if imported or isinstance(error, InvalidLockConfig):
-        return _said(who, said, hint, id="django_tasklock.E007")
-    return _said(who, said, hint, id="django_tasklock.W005")
+    is_of_task = imported or isinstance(error, InvalidLockConfig)
+    return message("E007" if is_of_task else "W005", said, hint)
 
 
-def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[checks.CheckMessage]:
+def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Found]:
     if task.config_error:
         hint = "Correct the task. Until you do, no worker starts, and its calls raise this error."
-        yield checks.Error(task.config_error, hint=hint, id="django_tasklock.E007")
+        yield "E007", task.config_error, hint
         return
-    who = f"task {task.name}"
     if task.guard is not None:
-        yield from _check_guard(task, task.guard, who)
+        yield from _check_guard(task, task.guard)
     if task.lock_store not in configured:
         known = ", ".join(map(repr, configured)) or "no alias"
         hint = f"Correct lock_store, or add the store to TASKLOCK, which has {known}."
-        what = f"there is no lock store {task.lock_store!r}"
-        yield _said(who, what, hint, id="django_tasklock.E004")
+        yield "E004", f"there is no lock store {task.lock_store!r}", hint
         return
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
@@ -92,28 +92,27 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[che
             if task.cooling_times is not None:
                 task.cooling_times.check(store)
         except InvalidLockConfig as wrong:
-            yield _said(who, wrong, id="django_tasklock.E006")
+            yield "E006", wrong, None
         alone = task.conflict.runs_beside or task.on_outage == "run"
         if alone and task.guard and not (task.guard.holds_marks and store.supports_fence):
             what = "it may run without its lock, and no fence keeps its row from the next run."
             hint = "Give its guard a BigIntegerField as fence_field, and a lock_store with fences."
-            yield _said(who, what, hint, id="django_tasklock.W010")
+            yield "W010", what, hint
     ttl = configured[task.lock_store].ttl if task.lock_ttl is None else task.lock_ttl
     limit = task.time_limit or task.app.conf.task_time_limit
     if not task.lock_renew and (limit is None or ttl < limit):
         runs = f"may run for {limit} s" if limit else "has no time limit"
         what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
         hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
-        yield _said(who, what, hint, id="django_tasklock.W004")
+        yield "W004", what, hint
 
 
-def _check_guard(task: LockedTask, guard: StatusGuard, who: str) -> Iterator[checks.CheckMessage]:
+def _check_guard(task: LockedTask, guard: StatusGuard) -> Iterator[Found]:
     try:
         if problem := guard.field_trouble():
-            yield _said(who, problem, id="django_tasklock.E005")
+            yield "E005", problem, None
     except InvalidLockConfig as wrong:  # Of its model or its fields.
-        hint = "Correct the guard; or add the field to the model, and migrate."
-        yield _said(who, wrong, hint, id="django_tasklock.E003")
+        yield "E003", wrong, "Correct the guard; or add the field to the model, and migrate."
     if not (task.acks_late or task.says_acks_late):
         what = (
             "it has a guard and no acks_late: if its worker is killed, its message is lost, "
@@ -123,30 +122,23 @@ def _check_guard(task: LockedTask, guard: StatusGuard, who: str) -> Iterator[che
             "Set acks_late=True on the task, and its message comes back. To accept the loss, "
             "and to silence this for the task, set acks_late=False."
         )
-        yield _said(who, what, hint, id="django_tasklock.W009")
+        yield "W009", what, hint
 
 
-def _check_other(task: Any) -> Iterator[checks.CheckMessage]:
+def _check_other(task: Any) -> Iterator[Found]:
     """Options of a task that is none of ours, which no base of it has: nothing reads them.
 
     Those that ``task_annotations`` give to all tasks are not meant for this one.
     """
     given, *bases = (vars(each) for each in type(task).__mro__)
-    unread = [name for name in OPTIONS if name in given]
     # A class has attributes for its own methods, which may read one with such a name.
-    if not unread or not (is_of_function(task) or isinstance(given.get("guard"), StatusGuard)):
-        return
-    known = {*chain(*bases, *resolve_all(task.app.annotations, type(task)))}
-    if unread := [name for name in unread if name not in known]:
-        what = f"no base class of it reads {', '.join(unread)}: it runs without a lock."
-        hint = (
-            "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive the "
-            "task's own base class from LockedTask. If your own code reads it, declare it in a "
-            f"base class: {unread[0]} = None."
-        )
-        yield _said(f"task {task.name}", what, hint, id="django_tasklock.E008")
-
-
-def _said(who: str, what: object, hint: str | None = None, *, id: str) -> checks.CheckMessage:
-    kind = checks.Error if id.startswith("django_tasklock.E") else checks.Warning
-    return kind(f"{who}: {what}", hint=hint, id=id)
+    if is_of_function(task) or isinstance(given.get("guard"), StatusGuard):
+        known = {*chain(*bases, *resolve_all(task.app.annotations, type(task)))}
+        if unread := [name for name in OPTIONS if name in given and name not in known]:
+            what = f"no base class of it reads {', '.join(unread)}: it runs without a lock."
+            hint = (
+                "Add base=LockedTask (from django_tasklock.celery import LockedTask), or derive "
+                "the task's own base class from LockedTask. If your own code reads it, declare it "
+                f"in a base class: {unread[0]} = None."
+            )
+            yield "E008", what, hint

@@ -86,7 +86,7 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
     except (TypeError, ValueError) as error:
         if not makes_all_tasks():
             raise _wrong(task, error) from error
-        task.config_error = str(_wrong(task, error))
+        task.config_error = str(error)
 
 
 def check_call(task: Any, options: Mapping[str, Any]) -> None:

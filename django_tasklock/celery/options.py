@@ -135,7 +135,7 @@ class TaskOptions(WorkerTask):
     def check_made(self) -> None:
         """Raise `InvalidLockConfig` if an option is wrong: the task cannot be used."""
         if self.config_error:
-            raise InvalidLockConfig(self.config_error)
+            raise InvalidLockConfig(f"task {self.name}: {self.config_error}")
 
     @cached_property
     def naming(self) -> Naming:

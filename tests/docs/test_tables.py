@@ -158,14 +158,12 @@ def text_of(node: ast.expr) -> str | None:
 
 
 def checks() -> set[str]:
-    found = set()
-    for call in calls():
-        ids = [text_of(word.value) for word in call.keywords if word.arg == "id"]
-        if ast.unparse(call.func) == "Finding" and call.args:
-            # The admin's class of that name begins with another field.
-            ids.append(f"django_tasklock.{text_of(call.args[0])}")
-        found |= {each for each in ids if each and not each.endswith(".None")}
-    return found
+    findings = [call for call in calls() if ast.unparse(call.func) == "Finding" and call.args]
+    # The admin's class of that name begins with another field.
+    ids = [text_of(finding.args[0]) for finding in findings]
+    texts = [text_of(node) for node in nodes() if isinstance(node, ast.expr)]
+    ids += [each for each in texts if re.fullmatch(r"[EWI]\d{3}", each or "")]
+    return {f"django_tasklock.{each}" for each in ids if each}
 
 
 def gauges() -> set[str]:
