@@ -21,17 +21,18 @@ class Naming:
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
     ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` makes the
     lock's name of those.
+
+    ``task`` is the class: a function that is its attribute would be bound to an instance. Raises
+    `TypeError` or `ValueError` for a ``lock_name`` that does not go with the body's arguments.
     """
 
     template: str
     name_from: Callable[[Mapping[str, Any]], str]
 
-    def __init__(self, task: Task) -> None:
-        cls: Any = type(task)  # A function that is an attribute would be bound to the task.
-        signature = body_signature(cls)
-        assert signature is not None
+    def __init__(self, task: Any) -> None:
+        signature = signature_of_body(task)
         self.parameters = signature.parameters
-        self._task, self._slots, name = str(task.name), cls.lock_slots, cls.lock_name
+        self._task, self._slots, name = str(task.name), task.lock_slots, task.lock_name
         # Whether a function of the project's names the lock, or says its slots.
         self.calls_project = callable(self._slots) or callable(name)
         # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
@@ -39,6 +40,7 @@ class Naming:
         if isinstance(name, str):
             self.template, self.name_from = name, NameTemplate(name, signature).fill_from
         elif isinstance(name, ArgumentNames):
+            name.check(signature)
             self.template = ":".join([self._task, *(f"{{{field}}}" for field in name.names)])
             self.name_from = partial(name.name_from, self._task)
         elif name is None:
@@ -62,11 +64,9 @@ class Naming:
         return name, slots
 
 
-def body_signature(task: type[Task]) -> inspect.Signature | None:
-    """Return the signature of a task's body as callers see it; None for a class without a body."""
+def signature_of_body(task: type[Task]) -> inspect.Signature:
+    """Return the signature of a task's body as callers see it."""
     run = inspect.getattr_static(task, "run")
-    if run is inspect.getattr_static(Task, "run"):
-        return None
     if isinstance(run, staticmethod):
         return signature_of(run.__func__)
     signature = signature_of(run)

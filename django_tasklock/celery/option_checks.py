@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from asgiref.sync import iscoroutinefunction
 from celery import Task
 
 from .._compat.celery import makes_all_tasks
-from .._engine.names import ArgumentNames, NameTemplate, check_argument
+from .._engine.names import check_argument
 from .._values.signatures import is_generator, signature_of
 from ..exceptions import InvalidLockConfig
 from .conflicts import CONFLICTS
-from .naming import body_signature
+from .naming import Naming, signature_of_body
 from .options import OPTIONS, TaskOptions
 
-# Gets the value of an option and its name; raises `TypeError` or `ValueError`.
-Check = Callable[[Any, str], object]
-
-
-def _is(what: str, fits: Callable[[Any], bool]) -> Check:
-    def check(value: Any, option: str) -> None:
-        if not fits(value):
-            raise ValueError(f"{option} must be {what}, not {value!r}")
-
-    return check
-
-
-def _one_of(choices: Collection[Any]) -> Check:
-    # As a list, for a value may have no hash.
-    return _is(f"one of {', '.join(map(str, choices))}", list(choices).__contains__)
-
-
-def _check_of(hint: Any) -> Check:
-    """Return the check that the type of an option's attribute stands for."""
-    if get_origin(hint) is Literal:
-        return _one_of(get_args(hint))
-    kind, said = get_args(hint) if get_origin(hint) is Annotated else (hint, f"a {hint.__name__}")
-    kinds = tuple(get_origin(each) or each for each in get_args(kind) or [kind])
-    return said if callable(said) else _is(said, lambda value: isinstance(value, kinds))
-
-
-_hints = inspect.get_annotations(TaskOptions, eval_str=True)
-CHECKS = {option: _check_of(*get_args(_hints[option])) for option in OPTIONS}
-CHECKS["on_conflict"] = _one_of(CONFLICTS)
+# What says how an option's values are checked.
+HINTS = inspect.get_annotations(TaskOptions, eval_str=True)
 
 # Options that one call may give. The others are used by workers, which know only the task's.
 PER_CALL = ("unique_for", "on_duplicate")
@@ -76,10 +49,10 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
         for each in (task, *mixins):
             for name, value in vars(each).items():
                 _check_attribute(name, value, own=each is task)
-        for option, check in CHECKS.items():
-            check(getattr(task, option), option)
-        if (signature := body_signature(task)) is not None:
-            _check_arguments(task, signature)
+        for option in OPTIONS:
+            _check_value(option, getattr(task, option))
+        if inspect.getattr_static(task, "run") is not inspect.getattr_static(Task, "run"):
+            _check_arguments(task)
         _check_body(task)
         _check_together(task)
         _check_order(task, locked)
@@ -96,19 +69,31 @@ def check_call(task: Any, options: Mapping[str, Any]) -> None:
     others = ("timeout", *(options.get("stamped_headers") or ()))
     try:
         for option, value in options.items():
-            if option in PER_CALL and task.unique_while is not None:
-                CHECKS[option](value, option)
-            elif option in PER_CALL:
+            if option in PER_CALL and task.unique_while is None:
                 raise ValueError(f"{option} has no effect without unique_while. Leave it out")
-            elif option in CHECKS:
+            if option in PER_CALL:
+                _check_value(option, value)
+            elif option in OPTIONS:
                 raise ValueError(
                     f"{option} is an option of the task: a call may give {' and '.join(PER_CALL)}. "
                     f"Give {option} to the task's decorator or class"
                 )
-            elif option not in others and (message := _misspelt(option)):
-                raise ValueError(message)
+            elif option not in others:
+                _check_spelling(option)
     except (TypeError, ValueError) as error:
         raise _wrong(task, error) from error
+
+
+def _check_value(option: str, value: Any) -> None:
+    """Raise `TypeError` or `ValueError` for a value that an option cannot have."""
+    (hint,) = get_args(HINTS[option])
+    if get_origin(hint) is Annotated:
+        get_args(hint)[1](value, option)
+        return
+    # The classes of conflicts say themselves which there are. A value may have no hash.
+    choices = list(CONFLICTS) if option == "on_conflict" else get_args(hint)
+    if value not in choices:
+        raise ValueError(f"{option} must be one of {', '.join(map(str, choices))}, not {value!r}")
 
 
 def _check_attribute(name: str, value: Any, *, own: bool) -> None:
@@ -117,26 +102,25 @@ def _check_attribute(name: str, value: Any, *, own: bool) -> None:
     # A word such as "timeout" may be the project's own, if it is no plain value or of a mixin.
     plain = own and isinstance(value, int | float | str | dict | list | tuple)
     free = free or (name in ELSEWHERE and not name.startswith(_OURS) and not plain)
-    if not (free or name in CHECKS or name in _OF_CELERY) and (message := _misspelt(name)):
-        raise ValueError(f"{message} An attribute of your own needs another name")
+    if not (free or name in OPTIONS or name in _OF_CELERY):
+        _check_spelling(name, " An attribute of your own needs another name")
 
 
 @lru_cache(maxsize=256)
-def _misspelt(option: str) -> str | None:
-    """Return the error for a name that looks like one of `OPTIONS`; None if it does not."""
+def _check_spelling(option: str, mend: str = "") -> None:
+    """Raise `ValueError` for a name that looks like one of `OPTIONS`."""
     meant = ELSEWHERE.get(option) or next(iter(get_close_matches(option, OPTIONS, 1, 0.75)), None)
     if meant:
-        return f"there is no option {option}; did you mean {meant}?"
-    known = f"there is no option {option}; there are {', '.join(OPTIONS)}."
-    return known if option.startswith(_OURS) else None
+        raise ValueError(f"there is no option {option}; did you mean {meant}?{mend}")
+    if option.startswith(_OURS):
+        known = ", ".join(OPTIONS)
+        raise ValueError(f"there is no option {option}; there are {known}.{mend}")
 
 
-def _check_arguments(task: Any, signature: inspect.Signature) -> None:
+def _check_arguments(task: Any) -> None:
     """Raise `TypeError` or `ValueError` for options that do not go with the body's arguments."""
-    if isinstance(task.lock_name, str):
-        NameTemplate(task.lock_name, signature)
-    elif isinstance(task.lock_name, ArgumentNames):
-        task.lock_name.check(signature)
+    Naming(task)
+    signature = signature_of_body(task)
     if task.guard is not None:
         check_argument("guard", task.guard.pk, signature)
     parameters = signature.parameters.values()

@@ -17,7 +17,7 @@ from .._compat.celery import WorkerTask, keeps_results, keeps_successes
 from .._engine.cooling import CoolingTimes, cooling_times
 from .._engine.names import ArgumentNames
 from .._engine.service import LockService
-from .._values.arguments import checked_seconds, checked_ttl, checked_wait
+from .._values import arguments
 from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
@@ -30,7 +30,17 @@ def _slots(value: Any, option: str) -> object:
 
 
 def _ttl_or_none(value: Any, option: str) -> object:
-    return value is None or checked_ttl(value, option)
+    return value is None or arguments.checked_ttl(value, option)
+
+
+def _name(value: Any, option: str) -> None:
+    if not (value is None or isinstance(value, str | ArgumentNames) or callable(value)):
+        raise ValueError(f"{option} must be a template, by(...) or a callable, not {value!r}")
+
+
+def _guard(value: Any, option: str) -> None:
+    if not isinstance(value, StatusGuard | None):
+        raise ValueError(f"{option} must be a StatusGuard, not {value!r}")
 
 
 def _runs(value: Any, option: str) -> None:
@@ -39,13 +49,11 @@ def _runs(value: Any, option: str) -> None:
 
 
 # Beside the type stands what its values are checked with: a function that gets a value and the
-# option's name, and raises `TypeError` or `ValueError`; or words for what an instance is.
-Name = Annotated[
-    str | ArgumentNames | Callable[..., str] | None, "a template, by(...) or a callable"
-]
-Seconds = Annotated[float, checked_seconds]
+# option's name, and raises `TypeError` or `ValueError`. An option without one has few values.
+Name = Annotated[str | ArgumentNames | Callable[..., str] | None, _name]
+Seconds = Annotated[float, arguments.checked_seconds]
 TtlOrNone = Annotated[float | None, _ttl_or_none]
-Wait = Annotated[float | None, checked_wait]
+Wait = Annotated[float | None, arguments.checked_wait]
 
 
 class TaskOptions(WorkerTask):
@@ -72,7 +80,7 @@ class TaskOptions(WorkerTask):
     lock_wait: ClassVar[Wait] = 0
     #: bool
     #: Renew the lease for as long as the body runs.
-    lock_renew: ClassVar[bool] = True
+    lock_renew: ClassVar[Annotated[bool, arguments.checked_flag]] = True
     #: float, seconds
     #: How long the lock [stays taken](../howto/cooling.md) from its acquire, however short the run.
     #: A run that goes on, as in a retry, releases its lock at once all the same.
@@ -85,7 +93,7 @@ class TaskOptions(WorkerTask):
     lock_cooldown_after_error: ClassVar[Seconds] = 0
     #: str
     #: The store: an alias of the setting [`TASKLOCK`](settings.md).
-    lock_store: ClassVar[Annotated[str, "an alias"]] = "default"
+    lock_store: ClassVar[Annotated[str, arguments.checked_text]] = "default"
     #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"` or `"run"`
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
@@ -113,7 +121,7 @@ class TaskOptions(WorkerTask):
     unique_while: ClassVar[Literal["queued", "unfinished", None]] = None
     #: float, seconds
     #: How long a message may wait, beyond its ETA, before another one may be sent.
-    unique_for: ClassVar[Annotated[float, checked_ttl]] = 3600
+    unique_for: ClassVar[Annotated[float, arguments.checked_ttl]] = 3600
     #: `"return"` or `"raise"`
     #: What `apply_async` does with a duplicate. `"return"`: it returns the result of the message
     #: that is there. `"raise"`: it raises `AlreadyQueued`.
@@ -127,7 +135,7 @@ class TaskOptions(WorkerTask):
     debounce_max: ClassVar[TtlOrNone] = None
     #: `StatusGuard` or None
     #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.
-    guard: ClassVar[Annotated[StatusGuard | None, "a StatusGuard"]] = None
+    guard: ClassVar[Annotated[StatusGuard | None, _guard]] = None
 
     # What `check_class` found while Celery made all tasks; "": nothing.
     config_error = ""
@@ -141,7 +149,7 @@ class TaskOptions(WorkerTask):
     def naming(self) -> Naming:
         """How the calls of this task name their locks. Raises as `check_made` does."""
         self.check_made()
-        return Naming(self)
+        return Naming(type(self))
 
     @property
     def conflict(self) -> Conflict:
