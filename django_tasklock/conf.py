@@ -56,12 +56,10 @@ class StoreSettings:
 
         Raises `InvalidLockConfig` for anything else.
         """
-        given = self.options.get(option, default)
         try:
-            return checked_ttl(given)
+            return checked_ttl(self.options.get(option, default), f"the option {option}")
         except (TypeError, ValueError) as error:
-            what = f"the option {option} must be a number of seconds, not {given!r}"
-            raise self.wrong(what) from error
+            raise self.wrong(str(error)) from error
 
     def wrong(self, what: str) -> InvalidLockConfig:
         """Return the error to raise for settings that the store cannot have."""

@@ -84,9 +84,8 @@ def lock_view(
             raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {code!r}")
     seconds: Any = retry_after
     if not isinstance(seconds, int) or seconds < 0:
-        raise ValueError(
-            f"retry_after must be a bool or a whole number of seconds, not {seconds!r}"
-        )
+        what = "retry_after must be a bool or a whole number of seconds"
+        raise ValueError(f"{what}, not {seconds!r}")
 
     # Where the name was forgotten, the view is taken for it, and a request comes here.
     def decorate(view: View, *_: Any, **__: Any) -> View:
