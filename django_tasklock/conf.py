@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -106,13 +106,11 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
     ):
         if key in given and not isinstance(given[key], kinds):
             raise InvalidLockConfig(f"{where}[{key!r}] must be {what}, not {given[key]!r}")
-    values = {key.lower(): value for key, value in given.items()}
+    store = StoreSettings(alias, **{key.lower(): value for key, value in given.items()})
     try:
-        if "ttl" in values:
-            values["ttl"] = checked_ttl(values["ttl"])
+        return replace(store, ttl=checked_ttl(store.ttl))
     except (TypeError, ValueError) as error:
         raise InvalidLockConfig(f"{where}['TTL']: {error}") from error
-    return StoreSettings(alias=alias, **values)
 
 
 def warn_unless_installed() -> None:

@@ -119,10 +119,8 @@ class _LockedTask(Around):
     async def arun(self, run: _Run, row: Any) -> Any:
         """As `run`; the thread of the ORM claims the row and finishes it."""
         try:
-            if await _finish(row.__enter__):
-                result = await super().run(run)
-            else:
-                result = run.skip("invalid_state")
+            claimed = await _finish(row.__enter__)
+            result = await super().run(run) if claimed else run.skip("invalid_state")
             await _finish(row.__exit__, None, None, None)
             return result
         except GeneratorExit:
