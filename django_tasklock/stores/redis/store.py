@@ -229,7 +229,7 @@ class RedisStore(BaseStore):
             scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
             cursor, keys = self.client.command(*scan)
             # Redis may return a key twice while its hash table grows or shrinks.
-            found = [self.keys.lock_at(key) for key in keys if key not in seen]
+            found = [self.keys.lock_at(key, start) for key in keys if key not in seen]
             seen.update(keys)
             for info in self.find_many([name for name in found if name is not None]):
                 if info is not None and info.ttl is None:
