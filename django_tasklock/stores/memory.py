@@ -19,11 +19,9 @@ from .._values.processes import OfProcess
 from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
-from .base import BaseStore
-from .contract import Finding
+from .base import BaseStore, Finding, Grant, Question, Refusal
 from .event_text import is_about
 from .records import Change, Done, Entry, Record, after, fits, is_listed, left_of, waiter_of
-from .waiter import Grant, Question, Refusal
 
 # How many events are kept.
 HISTORY_EVENTS = 10_000

@@ -16,7 +16,7 @@ from ..._values.lock_info import LockInfo, LockKeys
 from ..._values.owner import SINCE, Owner
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
+from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
 from ..records import (
     ANY,
     Change,
@@ -34,7 +34,6 @@ from ..records import (
     record_of,
     waiter_of,
 )
-from ..waiter import Question
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
