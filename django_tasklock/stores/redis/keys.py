@@ -59,7 +59,7 @@ class Keys:
         ``key``: that of the lock, where an index has it.
         """
         # What a handle says, which anybody may have written, counts only where keys differ.
-        if isinstance(name, LockKeys) and (name.alias, name.of_all) == (self._alias, self._of_all):
+        if isinstance(name, LockKeys) and name.alias == self._alias and name.of_all == self._of_all:
             if name.of_all or name.known_permits or "#" not in name:
                 return name
             key = name.key
