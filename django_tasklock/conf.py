@@ -42,12 +42,12 @@ class StoreSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def option(self, option: str, default: Any, fits: Callable[[Any], bool], what: str) -> Any:
-        """Return an option of the store, for which ``fits`` returns True, or the default.
+        """Return an option of the store, for which ``fits`` returns True.
 
         Raises `InvalidLockConfig` for anything else. The error says ``what`` the option must be.
         """
         given = self.options.get(option, default)
-        if option in self.options and not fits(given):
+        if not fits(given):
             raise self.wrong(f"the option {option} must be {what}, not {given!r}")
         return given
 
