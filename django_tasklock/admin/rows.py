@@ -89,7 +89,11 @@ class LockChangeList(ChangeList):
         alive = asked_once()
         for lock in rows:
             lock.holder = holder_of(lock.info, alive)
-            lock.states = _states(lock.info, lock.holder)
+            lock.states = {"", lock.holder.name.lower()}
+            if lock.info.ttl is None:
+                lock.states.add("no-ttl")
+            if lock.info.waiters:
+                lock.states.add("waiting")
         rows.sort(key=_order)
         chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""
@@ -112,15 +116,6 @@ class LockChangeList(ChangeList):
         self.full_result_count = self.result_count if total is None else total
         if not any(lock.info.waiters for lock in self.result_list if lock.info):
             self.list_display = [column for column in self.list_display if column is not waiting]
-
-
-def _states(info: LockInfo, holder: Holder) -> set[str]:
-    found = {"", holder.name.lower()}
-    if info.ttl is None:
-        found.add("no-ttl")
-    if info.waiters:
-        found.add("waiting")
-    return found
 
 
 def _order(lock: Any) -> tuple[bool, bool, str]:

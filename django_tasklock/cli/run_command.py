@@ -37,23 +37,25 @@ RUN_SECONDS = {
 
 def add_run_arguments(parser: CommandParser) -> None:
     """Add the lock, how to take it, and the command to run."""
-    parser.add_argument("name", type=lock_name, metavar="NAME", help="of the lock")
     ttl = "of the lease, which is renewed while the command runs (default: the store's TTL)"
-    parser.add_argument("--ttl", type=lock_ttl, metavar="SECONDS", help=ttl)
+    _add_arguments(parser, None, ttl)
     add_wait(parser)
     code: Any = {"type": exit_status, "default": HELD_ELSEWHERE, "metavar": "N"}
     parser.add_argument("--conflict-exit-code", help="of a refusal, in place of 75", **code)
     for option, text in RUN_SECONDS.items():
         parser.add_argument(option, type=seconds, default=0.0, metavar="SECONDS", help=text)
     parser.set_defaults(kill_after=10.0)
-    parser.add_argument("argv", nargs="+", metavar="COMMAND", help="with its arguments, behind --")
 
 
 def add_lead_arguments(parser: CommandParser) -> None:
     """Add the lock, how long it lasts, and the command to run."""
-    parser.add_argument("name", type=lock_name, metavar="NAME", help="of the lock")
     ttl = "of the lease: within it another machine leads after the leader's death (default: 15)"
-    parser.add_argument("--ttl", type=lock_ttl, default=15.0, metavar="SECONDS", help=ttl)
+    _add_arguments(parser, 15.0, ttl)
+
+
+def _add_arguments(parser: CommandParser, ttl: float | None, text: str) -> None:
+    parser.add_argument("name", type=lock_name, metavar="NAME", help="of the lock")
+    parser.add_argument("--ttl", type=lock_ttl, default=ttl, metavar="SECONDS", help=text)
     parser.add_argument("argv", nargs="+", metavar="COMMAND", help="with its arguments, behind --")
 
 

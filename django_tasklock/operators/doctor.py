@@ -36,7 +36,7 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     others are still asked; of that store nothing more is asked: each question would cost a timeout.
     Raises `InvalidLockConfig` for an alias that does not exist.
     """
-    chosen = [stores[alias].alias for alias in (stores if aliases is None else aliases)]
+    chosen = {alias: stores[alias] for alias in (stores if aliases is None else aliases)}
     silent: set[str] = set()
     yield from _settings()
     try:
@@ -46,7 +46,7 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
         yield _no_tasks(error)
     for same_rows in all_work:
         yield from _answered(_rows(same_rows), silent, [work.store for work in same_rows])
-    for store in (stores[alias] for alias in chosen):
+    for store in chosen.values():
         found = chain(_locks(store), _reservations(store), _server(store))
         yield from _answered(found, silent, [store.alias])
 

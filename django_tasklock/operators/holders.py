@@ -115,9 +115,7 @@ def sentence(info: LockInfo) -> str:
         parts.append(gettext("renewed"))
     else:
         parts.append(gettext("ends in %(time)s") % {"time": duration(info.ttl)})
-    said = ", ".join(parts)
-    waits = _waits(info)
-    return f"{said}; {waits}." if waits else f"{said}."
+    return "; ".join(filter(None, (", ".join(parts), _waits(info)))) + "."
 
 
 def meaning(info: LockInfo) -> tuple[bool, str]:
@@ -126,11 +124,10 @@ def meaning(info: LockInfo) -> tuple[bool, str]:
     holder = holder_of(info)
     if holder is Holder.GONE and not stores[info.store].takeover:
         # The site says so that its work leaves subprocesses behind.
-        words = gettext(
+        return False, gettext(
             "Its process is gone, but its subprocesses may still work (TAKEOVER is off): two runs "
             "may overlap."
         )
-        return False, words
     safe = holder in (Holder.GONE, Holder.COOLING, Holder.OPERATOR)
     return safe, str(_MEANINGS[holder])
 

@@ -25,7 +25,7 @@ from ..exceptions import StoreUnavailable
 from . import records
 from .base import BaseStore, Extension, Note
 from .contract import ATTEMPTS
-from .records import FREE, Change, Done, Entry, Held, Record, after, fits, is_note, is_there
+from .records import FREE, KEEP, Change, Done, Entry, Held, Record, after, fits, is_note, is_there
 
 # How much of a lease must be left for a change of it (of a short lease: a quarter). It must be
 # longer than the time between reading a record and writing it.
@@ -110,14 +110,10 @@ class CacheStore(BaseStore):
         if len(changes) > 1:
             return self.put_in_turn(changes, [(self.put, [at]) for at in range(len(changes))])
         (change,) = changes
-        if change.record is None:
-            made, entry = self._remove(change)
-        elif not isinstance(change.record, Mapping):
-            made, entry = self._extend(change)
-        elif change.expect == FREE:
+        if change.expect == FREE and isinstance(change.record, Mapping):
             made, entry = self._add(change, change.record)
         else:
-            made, entry = self._rewrite(change, change.record)
+            made, entry = self._change(change)
         return Done(made, [entry])
 
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
@@ -157,49 +153,38 @@ class CacheStore(BaseStore):
             self._assert_writes()
         raise StoreUnavailable(self.alias, f"the cache neither adds nor finds {key!r}")
 
-    def _extend(self, change: Change) -> Made:
-        """Give what is there another end, if there is a ttl; otherwise only look at it."""
-        may, entry = self._may_change(change)
-        own = isinstance(change.expect, Held)
-        return may, self._write(change, entry, own=own) if may else entry
+    def _change(self, change: Change) -> Made:
+        """Remove what is there, write over it, or give it another end. A lease must last for the
+        margin.
 
-    def _remove(self, change: Change) -> Made:
-        """Remove what is there. Several find the owner of a lease dead at the same moment, and one
-        of them removes the lease: the last would hit that of the first."""
-        lease = _lease_of(change)
-        alone = lease is not None and lease.token not in self._own
-        may, entry = self._may_change(change, alone=alone)
-        if not may or entry is None:
-            return may, entry
-        key = self._key(change.name)
+        Several find the owner of a lease dead at the same moment, or adopt one version of it. One
+        of them changes it: the last one would hit the next lease.
+        """
+        lease, entry = _lease_of(change), self._entry(change.name)
+        if lease is not None and fits(change, entry) and not is_there(change, entry):
+            is_removed = change.record is None and lease.token not in self._own
+            if is_removed or lease.version is not None:
+                if not self._is_first(lease):
+                    return False, entry
+                entry = self._entry(change.name)
+        lasts = lease is None or entry is None or self._lasts(entry)
+        if not (lasts and fits(change, entry)):
+            return False, entry
+        if change.record is None:
+            return entry is None or self._is_removed(entry), None
+        is_own = lease is not None and change.record == KEEP
+        if isinstance(change.record, Mapping) and lease and entry and entry.record:
+            # The lease has begun once.
+            change = change._replace(record={**change.record, "at": entry.record.get("at")})
+        return True, self._write(change, entry, own=is_own)
+
+    def _is_removed(self, entry: Entry) -> bool:
+        key = self._key(entry.name)
         deleted = bool(self._call(lambda: self.cache.delete(key)))
         if not deleted:
             self._assert_answers(key)
         self._own.pop(entry.token or "", None)
-        return deleted, None
-
-    def _rewrite(self, change: Change, record: Record) -> Made:
-        """Write over what is there. Several adopt one version of a lease at the same moment, and
-        one of them writes."""
-        lease = _lease_of(change)
-        may, entry = self._may_change(change, alone=lease is not None and lease.version is not None)
-        if not may:
-            return False, entry
-        if lease is not None and entry is not None and entry.record is not None:
-            # The lease has begun once.
-            change = change._replace(record={**record, "at": entry.record.get("at")})
-        return True, self._write(change, entry, own=False)
-
-    def _may_change(self, change: Change, *, alone: bool = False) -> Made:
-        """Whether a change may be made, and what is there before it. A lease must last for the
-        margin. ``alone``: of several callers that change the same lease, one may."""
-        lease, entry = _lease_of(change), self._entry(change.name)
-        if alone and lease is not None and fits(change, entry) and not is_there(change, entry):
-            if not self._is_first(lease):
-                return False, entry
-            entry = self._entry(change.name)
-        lasts = lease is None or entry is None or self._lasts(entry)
-        return lasts and fits(change, entry), entry
+        return deleted
 
     def _write(self, change: Change, there: Entry | None, *, own: bool) -> Entry | None:
         """Write what is there after a change. ``own``: this process holds the lease from now on."""

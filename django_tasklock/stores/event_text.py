@@ -70,6 +70,7 @@ def event_of(text: bytes, store: str, at: bytes) -> Event | None:
 def _is_ours(read: dict[str, Any]) -> bool:
     """Whether each field but the owners is one that could have been written here."""
     name, count = read.get("name"), read.get("count", 1)
+    remarks = read.get("by", ""), read.get("reason", "")
     return (
         read.get("kind") in KINDS
         and type(name) is str
@@ -77,12 +78,8 @@ def _is_ours(read: dict[str, Any]) -> bool:
         and type(count) is int
         and 0 < count <= MOST_COUNTED
         and all(is_number(read.get(each, 0), LONGEST_TTL_SECONDS) for each in ("seconds", "within"))
-        and all(_is_remark(read.get(each, "")) for each in ("by", "reason"))
+        and all(type(each) is str and is_remark(each) for each in remarks)
     )
-
-
-def _is_remark(value: Any) -> bool:
-    return type(value) is str and is_remark(value)
 
 
 def _owner(read: Any) -> Owner | None:

@@ -19,11 +19,9 @@ from .._values.processes import OfProcess
 from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
-from .base import BaseStore
-from .contract import Finding
+from .base import BaseStore, Finding, Grant, Question, Refusal
 from .event_text import is_about
-from .records import Change, Done, Entry, Record, after, fits, is_note, left_of, waiter_of
-from .waiter import Grant, Question, Refusal
+from .records import Change, Done, Entry, Record, after, fits, is_listed, left_of, waiter_of
 
 # How many events are kept.
 HISTORY_EVENTS = 10_000
@@ -134,7 +132,11 @@ class MemoryStore(BaseStore):
             made = all(map(fits, changes, there))
             if made:
                 for change, entry in zip(changes, there, strict=True):
-                    self._make(change, entry, least_fence)
+                    new = after(change, entry, self._next_fence(), least_fence)
+                    if new is None:  # The next call that looks there hands it over.
+                        self._kept.pop(change.name, None)
+                    elif new is not entry:
+                        self._keep(new)
             return Done(made, self.get(names))
 
     def get(self, names: Sequence[str]) -> list[Entry | None]:
@@ -174,14 +176,6 @@ class MemoryStore(BaseStore):
     def waiting_for(self, name: str) -> list[MemoryWaiter]:
         """The waiters that may have this lock, the next one first. The caller holds the guard."""
         return [waiter for waiter in self.queue.values() if name in waiter.question.names]
-
-    def _make(self, change: Change, there: Entry | None, least_fence: int) -> None:
-        """Make a change that fits what is there."""
-        new = after(change, there, self._next_fence(), least_fence)
-        if new is None:
-            self._kept.pop(change.name, None)  # The next call that looks there hands it over.
-        elif new is not there:
-            self._keep(new)
 
     def _hand_over(self, name: str) -> Kept | None:
         """Give a lock that has ended to its first waiter. Returns that one's lease, if any."""
@@ -226,8 +220,7 @@ class MemoryStore(BaseStore):
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         with self.guard:
-            names = [name for name in self._kept if name.startswith(prefix)]
-            found = [self._entry(name) for name in names if is_note(name) == is_note(prefix)]
+            found = [self._entry(name) for name in [*self._kept] if is_listed(name, prefix)]
         return iter(sorted(filter(None, found), key=left_of))
 
 

@@ -270,17 +270,15 @@ def info_of(entry: Entry, store: str, key: str) -> LockInfo:
     read = {} if record is None else record
     at = read.get("at") if began is None else began
     return LockInfo(
-        shown(name), left, None if at is None else _moment(at), entry.token,
-        Owner.from_record(read), store, key, fence, waiters, read.get("ttl"), read.get("renew"),
-        digest, None if since is None else _moment(since),
+        shown(name), left, _moment(at), entry.token, Owner.from_record(read), store, key, fence,
+        waiters, read.get("ttl"), read.get("renew"), digest, _moment(since),
     )  # fmt: skip
 
 
 def waiter_of(record: Record) -> Owner:
     """Return the owner in a waiter's record, with the moment at which it first asked."""
-    moment = record.get(SINCE, record.get("at"))
-    owner = Owner.from_record(record)
-    return owner if moment is None else replace(owner, waiting_since=_moment(moment))
+    since = _moment(record.get(SINCE, record.get("at")))
+    return replace(Owner.from_record(record), waiting_since=since)
 
 
 def left_of(entry: Entry) -> float:
@@ -291,6 +289,11 @@ def left_of(entry: Entry) -> float:
 def is_note(name: str) -> bool:
     """Whether the name is that of a note, and not of a lock."""
     return name.startswith(" ")
+
+
+def is_listed(name: str, prefix: str) -> bool:
+    """Whether `Contract.list` yields what is under a name."""
+    return name.startswith(prefix) and is_note(name) == is_note(prefix)
 
 
 def note_name(key: str) -> str:
@@ -322,5 +325,5 @@ def _token_of(text: str) -> str:
     return urlsafe_b64encode(digest)[:TOKEN_CHARACTERS].decode("ascii")
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc)
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, tz=timezone.utc)

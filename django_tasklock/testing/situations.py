@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -44,11 +44,8 @@ def held(
     service = locks.using(store)
     used, token = service.store, new_token()
     record: dict[str, Any] = {"host": recorded(by), "pid": 1, "ttl": ttl, "renew": False}
-    record |= {
-        field: recorded(value)
-        for field, value in (("task", task), ("task_id", task_id))
-        if value is not None
-    }
+    record["task"] = None if task is None else recorded(task)
+    record["task_id"] = None if task_id is None else recorded(task_id)
     answer = used.acquire([name], token, ttl, record)
     if isinstance(answer, Refusal):
         raise LockNotAcquired(name, answer.holder)
@@ -69,7 +66,11 @@ def outage(store: str = DEFAULT_ALIAS) -> Iterator[None]:
     TASKLOCK or CACHES in the block makes a new store, which answers. Blocks may be nested.
     """
     silent = locks.using(store).store
-    raisers: dict[str, Any] = dict.fromkeys(_verbs(silent), _raiser(silent.alias))
+
+    def unavailable(*_args: Any, **_options: Any) -> Any:
+        raise StoreUnavailable(silent.alias, "a test has made an outage")
+
+    raisers: dict[str, Any] = dict.fromkeys(_verbs(silent), unavailable)
     with patch.multiple(silent, **raisers):
         yield
 
@@ -80,13 +81,6 @@ def _verbs(store: BaseStore) -> list[str]:
     contract = [name for name in dir(BaseStore) if not name.startswith("_")]
     own = [name for name in contract if getattr(type(store), name) is not getattr(BaseStore, name)]
     return [name for name in own if callable(getattr(store, name)) and name not in NO_VERBS]
-
-
-def _raiser(alias: str) -> Callable[..., Any]:
-    def unavailable(*_args: Any, **_options: Any) -> Any:
-        raise StoreUnavailable(alias, "a test has made an outage")
-
-    return unavailable
 
 
 def assert_locked(name: str, *, store: str = DEFAULT_ALIAS) -> LockInfo:

@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 from unittest import SkipTest
@@ -194,27 +195,20 @@ def until(condition: Callable[[], bool]) -> None:
 
 def in_threads(count: int, work: Callable[[], Any]) -> None:
     """Do ``work`` in so many threads, which begin together."""
-    errors: list[BaseException] = []
     together = threading.Barrier(count)
 
     def run() -> None:
+        together.wait(TIMEOUT_SECONDS)
         try:
-            together.wait(TIMEOUT_SECONDS)
             work()
-        except BaseException as error:
-            errors.append(error)
         finally:
             # What a store has opened for this thread.
             caches.close_all()
             connections.close_all()
 
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(count) as threads:
+        for done in [threads.submit(run) for _ in range(count)]:
+            done.result()
 
 
 def assert_describes(

@@ -6,18 +6,17 @@ local index, fences, queue = KEYS[1], KEYS[2], KEYS[3]
 local rank = redis.call('ZRANK', queue, ARGV[2])
 if rank then
   redis.call('ZREM', queue, ARGV[2])
-  if rank == 0 then
-    --- include hand_over
-    local own = string.sub(ARGV[2], 45, 46) == '0:' and queue
-    -- (Who waits for a permit at all may have the first one.)
-    tell_next(KEYS[4], ARGV[3], own, own or queue)
-  end
-  return nil
-end
-for i = 4, #KEYS do
-  local held = redis.call('GET', KEYS[i])
-  if held and string.find(held, ARGV[1], 1, true) then
-    return {i - 3, redis.call('HGET', fences, ARGV[i - 1])}
+else
+  for i = 4, #KEYS do
+    local held = redis.call('GET', KEYS[i])
+    if held and string.find(held, ARGV[1], 1, true) then
+      return {i - 3, redis.call('HGET', fences, ARGV[i - 1])}
+    end
   end
 end
-return nil
+if rank == 0 then
+  --- include hand_over
+  local own = string.sub(ARGV[2], 45, 46) == '0:' and queue
+  -- (Who waits for a permit at all may have the first one.)
+  tell_next(KEYS[4], ARGV[3], own, own or queue)
+end

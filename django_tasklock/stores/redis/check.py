@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from redis.exceptions import ResponseError
 
@@ -27,24 +25,20 @@ def findings(
     ``needed`` is how many replicas must have a lease before it counts; ``in_cluster``: it is a
     master of a cluster, where nobody waits in a queue. Raises `StoreUnavailable`.
     """
-    try:
-        lines = client.command("INFO").decode("utf-8", "replace").splitlines()
-    except StoreUnavailable as error:
-        if not isinstance(error.__cause__, ResponseError):
-            raise
-        what = f"its memory and its replicas are not known: {error.reason}"
+    info: dict[str, str] = {}
+    if said := _refusal(lambda: info.update(client.info())):
+        what = f"its memory and its replicas are not known: {said}"
         yield Finding("info", False, what, "Allow its user to ask for INFO.")
+    elif info.get("role", "master") not in ("master", "primary"):
+        what = "the server is a replica, which cannot grant a lease"
+        yield Finding("replica", True, what, "Point the cache at the primary.")
+        return
     else:
-        info = {name: value for name, _, value in (line.partition(":") for line in lines)}
-        if info.get("role", "master") not in ("master", "primary"):
-            what = "the server is a replica, which cannot grant a lease"
-            yield Finding("replica", True, what, "Point the cache at the primary.")
-            return
         yield from _of_info(info, needed, in_cluster=in_cluster)
-    if said := _refusal(partial(_write, waits=needed > 0), client, keys):
+    if said := _refusal(lambda: _write(client, keys, waits=needed > 0)):
         mend = "Do what the message says. Until then each acquire raises StoreUnavailable."
         yield Finding("write", True, f"no lock can be acquired: {said}", mend)
-    if not in_cluster and (said := _refusal(_listen, client, keys)):
+    if not in_cluster and (said := _refusal(lambda: _listen(client, keys))):
         mend = (
             "Do what the message says. Until then a call that waits for a lock raises "
             "StoreUnavailable, or asks again and again."
@@ -108,11 +102,11 @@ def _listen(client: Client, keys: Keys) -> None:
     client.commands([("PUBSUB", "NUMSUB", channel), ("PUBLISH", channel, "")])
 
 
-def _refusal(trial: Any, client: Client, keys: Keys) -> str:
+def _refusal(trial: Callable[[], None]) -> str:
     """What the server answers to a trial; empty if it does as it is told. Raises
     `StoreUnavailable` if it does not answer."""
     try:
-        trial(client, keys)
+        trial()
     except StoreUnavailable as error:
         if not isinstance(error.__cause__, ResponseError):
             raise

@@ -281,6 +281,11 @@ class Client:
                 raise self.unavailable(reply) from reply
         return replies
 
+    def info(self, *section: str) -> dict[str, str]:
+        """What the server says of itself. Raises `StoreUnavailable`."""
+        lines = self.command("INFO", *section).decode("utf-8", "replace").splitlines()
+        return {name: value for name, _, value in (line.partition(":") for line in lines)}
+
     def close_idle(self) -> None:
         """Close the connections that no call uses now."""
         self._connections.own().close_idle()
@@ -383,6 +388,4 @@ def _is_sound(connection: Any, idle: float) -> bool:
 
 def _as_bytes(value: bytes | str | int) -> bytes:
     """An argument as bytes."""
-    if isinstance(value, str):
-        return value.encode()
-    return b"%d" % value if isinstance(value, int) else value
+    return value if isinstance(value, bytes) else str(value).encode()

@@ -58,12 +58,8 @@ class Keys:
 
         ``key``: that of the lock, where an index has it.
         """
-        if (
-            isinstance(name, LockKeys)
-            and name.alias == self._alias
-            # What a handle says, which anybody may have written, counts only where keys differ.
-            and name.of_all == self._of_all
-        ):
+        # What a handle says, which anybody may have written, counts only where keys differ.
+        if isinstance(name, LockKeys) and name.alias == self._alias and name.of_all == self._of_all:
             if name.of_all or name.known_permits or "#" not in name:
                 return name
             key = name.key
@@ -86,10 +82,10 @@ class Keys:
             return None if line else name
         return self.of(name, key.encode()) if key else None
 
-    def lock_at(self, key: bytes) -> str | None:
-        """The name of the lock with this key, which begins with `start_of_all`; None for what
-        cannot be one."""
-        name = _text_in(key.removeprefix(self.start_of_all() or b""))
+    def lock_at(self, key: bytes, start: bytes) -> str | None:
+        """The name of the lock with this key; ``start``: `start_of_all`. None for what cannot be
+        one."""
+        name = _text_in(key.removeprefix(start))
         return name if is_name(name) else None
 
     def start_of_all(self) -> bytes | None:

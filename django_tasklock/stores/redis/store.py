@@ -16,7 +16,7 @@ from ..._values.lock_info import LockInfo, LockKeys
 from ..._values.owner import SINCE, Owner
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ..base import BaseStore, Extension, Finding, Grant, Note, Refusal
+from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
 from ..records import (
     ANY,
     Change,
@@ -26,6 +26,7 @@ from ..records import (
     Held,
     Record,
     digest_of,
+    is_listed,
     is_note,
     new_record,
     note_name,
@@ -33,7 +34,6 @@ from ..records import (
     record_of,
     waiter_of,
 )
-from ..waiter import Question
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
@@ -78,7 +78,7 @@ class RedisStore(BaseStore):
         self.supports_history = self.history.kept > 0
         self._listeners = listeners_of(self.client, self.keys.channels)
         # When each run of the server was first seen.
-        self._seen: dict[bytes, float] = {}
+        self._seen: dict[str, float] = {}
 
     @property
     def listeners(self) -> Sequence[Listener]:
@@ -228,7 +228,7 @@ class RedisStore(BaseStore):
             scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
             cursor, keys = self.client.command(*scan)
             # Redis may return a key twice while its hash table grows or shrinks.
-            found = [self.keys.lock_at(key) for key in keys if key not in seen]
+            found = [self.keys.lock_at(key, start) for key in keys if key not in seen]
             seen.update(keys)
             for info in self.find_many([name for name in found if name is not None]):
                 if info is not None and info.ttl is None:
@@ -248,11 +248,10 @@ class RedisStore(BaseStore):
         return findings(self.client, self.keys, self.replicas.needed)
 
     def uptime(self) -> float:
-        lines = self.client.command("INFO", "server").splitlines()
-        said = dict(line.split(b":", 1) for line in lines if b":" in line)
-        seen = clock.now() - self._seen.setdefault(said.get(b"run_id", b""), clock.now())
+        said = self.client.info("server")
+        seen = clock.now() - self._seen.setdefault(said.get("run_id", ""), clock.now())
         # By its own clock it was started later, if that was put back.
-        return max(float(said[b"uptime_in_seconds"]), seen)
+        return max(float(said["uptime_in_seconds"]), seen)
 
     def close_idle(self) -> None:
         self.client.close_idle()
@@ -320,7 +319,7 @@ class RedisStore(BaseStore):
             fresh = [member for member in flat[::2] if member not in seen]
             seen.update(fresh)
             for name in filter(None, map(self.keys.name_of, fresh)):
-                if name.startswith(prefix) and is_note(name) == is_note(prefix):
+                if is_listed(name, prefix):
                     yield name
             if len(flat) < 2 * size:
                 return

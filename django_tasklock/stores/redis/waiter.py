@@ -143,10 +143,9 @@ class RedisWaiter:
 
     def _answer(self, news: bytes, heard: float) -> Grant | Refusal | None:
         """What a message means to this waiter; None: nothing."""
-        handed_over, said = _handed_over(news), _next_holder(news)
-        if handed_over is not None:
-            fence, lock = int(handed_over[1]), self._lock_of(int(handed_over[2]))
-            return None if lock is None or fence <= self._last else Grant(lock, fence)
+        grant, said = self._granted(news), _next_holder(news)
+        if grant is not None:
+            return None if (grant.fence or 0) <= self._last else grant
         if said is None:
             return None
         fence, left = int(said[1]), int(said[2]) / 1000 + heard - clock.now()
@@ -156,10 +155,12 @@ class RedisWaiter:
         entry = self._store.entry(self._locks[0], said[3], max(0, int(left * 1000)), said[1])
         return Refusal((self._store.info(entry),))
 
-    def _lock_of(self, slot: int) -> LockKeys | None:
+    def _granted(self, news: bytes) -> Grant | None:
+        """The lock that a message hands over; None: it says something else."""
+        said = _handed_over(news)
         for lock in self._locks:
-            if slot == (slot_of(lock, self._slots) or 0):
-                return lock
+            if said is not None and int(said[2]) == (slot_of(lock, self._slots) or 0):
+                return Grant(lock, int(said[1]))
         return None
 
     def _confirmed(self, grant: Grant) -> Grant | None:
@@ -189,8 +190,7 @@ class RedisWaiter:
     def _pass_on(self, news: bytes) -> None:
         """Release what is handed over although nobody waits. What was handed over before, the
         caller releases, which has given its token up."""
-        handed_over = _handed_over(news)
-        lock = None if handed_over is None else self._lock_of(int(handed_over[2]))
-        if lock is not None:
+        grant = self._granted(news)
+        if grant is not None:
             with suppress(StoreUnavailable):  # The lease ends by itself.
-                self._store.release(lock, self._token)
+                self._store.release(grant.name, self._token)

@@ -32,7 +32,7 @@ from ..._values.tokens import chance, new_token
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from ..base import BaseStore, Finding
-from ..records import FREE, Change, Done, Entry, fits, is_note, left_of, new_record
+from ..records import FREE, Change, Done, Entry, fits, is_listed, left_of, new_record
 from .nodes import CLOCK, Found, Node, Request, delete, granted, name_of, node_of, path_of, plan
 
 # What the leader's clock shows is worked out from the last write for so long.
@@ -304,11 +304,7 @@ class ZooKeeperStore(BaseStore):
         return self._call(lambda call: [node.entry for node in call.read(names)])
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        names = [
-            name
-            for name in self._call(_Call.names)
-            if name.startswith(prefix) and is_note(name) == is_note(prefix)
-        ]
+        names = [name for name in self._call(_Call.names) if is_listed(name, prefix)]
         found: builtins.list[Entry] = []
         for batch in _batches(names):
             found += filter(None, self.get(batch))
