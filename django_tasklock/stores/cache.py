@@ -162,8 +162,10 @@ class CacheStore(BaseStore):
         """
         lease, entry = _lease_of(change), self._entry(change.name)
         if lease is not None and fits(change, entry) and not is_there(change, entry):
-            is_removed = change.record is None and lease.token not in self._own
-            if is_removed or lease.version is not None:
+            by_one = lease.version is not None and isinstance(change.record, Mapping)
+            if change.record is None:
+                by_one = lease.token not in self._own
+            if by_one:
                 if not self._is_first(lease):
                     return False, entry
                 entry = self._entry(change.name)
