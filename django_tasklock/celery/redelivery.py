@@ -133,8 +133,7 @@ class Redelivery(Step):
 
 
 def _check_later(message: Message) -> NoReturn:
-    doublings = min(message.count("copy"), 5)
-    come_back(message, RESULT_CHECK_SECONDS * 2**doublings)
+    come_back(message, RESULT_CHECK_SECONDS * 2 ** min(message.count("copy"), 5))
 
 
 def _drop(message: Message, why: str, end: type[Ignore] = Ignore) -> NoReturn:

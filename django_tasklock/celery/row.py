@@ -13,8 +13,8 @@ from django.db import DatabaseError
 from .._engine.lease import Lease
 from .._values.printable import printable
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
-from ..guards import AWAY, GuardedRow, StatusGuard
-from .message import Message, Origin
+from ..guards import AWAY, GuardedRow
+from .message import Message
 from .note import CameBack, Skip
 from .requeue import retry_or_raise
 
@@ -92,10 +92,15 @@ class Row(GuardedRow):
         return self.key is not None and bool(self.guard.has(self.pk, self.guard.to))
 
     def refuse(self, fence: int | None) -> None:
-        """As `refuse`. Raises nothing: the job fails all the same."""
+        """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of
+        the lease. Raises nothing: the job fails all the same."""
+        guard, pk = self.guard, self.pk
+        if guard is None:
+            return
         try:
-            if self.guard is not None:
-                refuse(self.guard, self.pk, fence, self.mark)
+            done = guard.has(pk, guard.done)
+            if not done and (guard.claim(pk, fence) or guard.claim_again(pk, fence, self.mark)):
+                guard.fail(pk, fence)
         except Exception:
             logger.exception("the row of %s could not be marked as failed", self.message)
 
@@ -116,16 +121,9 @@ class Row(GuardedRow):
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
         again |= isinstance(error, StoreUnavailable) and not self.begun
-        ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
+        kept = self.message.late or not self.message.queued
+        ends = super().comes_again(lease, error) and kept
         return again or is_own_loss(error, lease) or ends
-
-
-def refuse(guard: StatusGuard, pk: Any, fence: int | None, mark: int) -> None:
-    """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of the
-    lease. ``mark``: of its message."""
-    done = guard.has(pk, guard.done)
-    if not done and (guard.claim(pk, fence) or guard.claim_again(pk, fence, mark)):
-        guard.fail(pk, fence)
 
 
 def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:

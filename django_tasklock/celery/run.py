@@ -89,7 +89,9 @@ class Run:
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.task = task
         self.called = args, kwargs
-        self.message = message = Message(task, args, kwargs)
+        self.message = message = Message(task, task.request, args, kwargs)
+        # What is the same for two calls that exclude each other.
+        self.lock = task.lock_store, message.name, message.named[1] > 1
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
@@ -129,7 +131,7 @@ class Run:
 
     def _call(self) -> Any:
         for run in runs.get():
-            if run.message.lock == self.message.lock and run.lease.held:
+            if run.lock == self.lock and run.lease.held:
                 # A call inside a run with the same lock. That run may have its row as well.
                 claims = self.row.key not in [each.row.key for each in runs.get()]
                 return self._work(run.lease, claims=claims)
@@ -165,7 +167,7 @@ class Run:
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
         how = How(
-            task.lock_store, task.lock_ttl, wait, task.lock_renew, message.slots,
+            task.lock_store, task.lock_ttl, wait, task.lock_renew, message.named[1],
             hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
