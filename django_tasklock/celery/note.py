@@ -45,6 +45,10 @@ class Skip(Exception):
         self.reason, self.holder = reason, holder
 
 
+class RowTaken(Exception):
+    """A run has the row, which may have died: only the lock can tell."""
+
+
 class CameBack(Ignore):
     """The message, or one in its place, is in the queue."""
 

@@ -170,8 +170,7 @@ class LockedRequest(WorkerRequest):
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:
-        gone = super().revoked()
-        if gone:
+        if gone := super().revoked():
             self._in_thread(self._end_reserved)
         return gone
 

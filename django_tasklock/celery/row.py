@@ -15,7 +15,7 @@ from .._values.printable import printable
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
 from .message import Message
-from .note import CameBack, Skip
+from .note import CameBack, RowTaken, Skip
 from .requeue import retry_or_raise
 
 logger = logging.getLogger("django_tasklock")
@@ -50,9 +50,11 @@ class Row(GuardedRow):
     @contextmanager
     def worked_on(self, lease: Lease | None) -> Iterator[None]:
         """Claim the row for the block, and finish it, as `claimed`. Raises `Skip` if it cannot be
-        claimed."""
+        claimed, or, without the lock, `RowTaken` if another run has claimed it."""
         done = self.ended_before and self.guard.has(self.pk, self.guard.done)
         with nullcontext(False) if done else self.claimed(lease) as claimed:
+            if not claimed and lease is None and self.guard.has(self.pk, self.guard.to):
+                raise RowTaken
             if not claimed:
                 logger.info(
                     "skipped %s: its row %s is not in a state to be worked on, lock %s",
@@ -86,10 +88,6 @@ class Row(GuardedRow):
                 raise
         except DatabaseError as error:
             retry_or_raise(self.message, error)  # Here, so that the row waits for the retry.
-
-    def is_claimed(self) -> bool:
-        """Return whether the row is claimed, by a run that may have died since."""
-        return self.key is not None and bool(self.guard.has(self.pk, self.guard.to))
 
     def refuse(self, fence: int | None) -> None:
         """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of
@@ -129,10 +127,6 @@ class Row(GuardedRow):
 def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:
     """Return whether the error says that this very ``lease`` is lost. Other locks, which the body
     itself has taken, do not count."""
-    return (
-        isinstance(error, LeaseLost)
-        and lease is not None
-        and error.name == lease.name
-        and not lease.held
-        and not lease.detached
-    )
+    if lease is None or not isinstance(error, LeaseLost):
+        return False
+    return error.name == lease.name and not (lease.held or lease.detached)

@@ -402,9 +402,9 @@ MUTANTS = [Mutant(*each) for each in (
      "            message.attempts.again |= lease is None\n", "",
      OUTAGES, "test_52_a_claim_whose_reply_was_lost_is_made_again"),
     ("an outage of the database keeps the reservation", "celery/run.py",
-     "            return self._work(lease)\n        except BaseException as error:\n",
-     ("            self.message.end_reserved()\n            return self._work(lease)\n"
-      "        except BaseException as error:\n"),
+     "            return self._work(lease, report=report)\n",
+     ("            self.message.end_reserved()\n"
+      "            return self._work(lease, report=report)\n"),
      OUTAGES, "test_52_a_message_whose_row_is_out_of_reach_comes_back_and_runs_once"),
     ("a call refused while the claim failed is not lost", "celery/row.py",
      "            if not claimed and message.reserved:", "            if False:",
@@ -517,8 +517,8 @@ MUTANTS = [Mutant(*each) for each in (
      "            run.lease.assert_held()", "            pass", REDELIVERY,
      "test_a_late_run_sends_no_second_successor_and_uses_up_no_retry"),
     ("the lock of a body that raises is released", "celery/run.py",
-     "            if not self._release(lease):",
-     "            if self.error is None and not self._release(lease):",
+     "            elif not self._release(lease):",
+     "            elif self.error is None and not self._release(lease):",
      TASKS, "test_an_error_or_a_lost_lease_is_no_success_and_leaves_no_lock and KeyError"),
     ("a lost lease is told", "celery/run.py",
      "                    step.lost(self, lease)", "                    pass",
