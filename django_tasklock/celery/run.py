@@ -32,8 +32,6 @@ logger = logging.getLogger("django_tasklock")
 
 # How long a message waits for a run of the same task id, which may just be ending.
 OWN_RUN_WAIT_SECONDS = 1.0
-# The result of a run that did not start: another run of its message has started or ended.
-AGAIN = object()
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
 # this very moment.
 MOST_VERDICTS = 10
@@ -41,6 +39,10 @@ MOST_VERDICTS = 10
 GIVEN_UP = ((LockNotAcquired, "held"), ((StoreUnavailable, *AWAY), "outage"))
 # What is no failure, or would be one again however often Celery retried the message.
 FINAL = TaskPredicate, Skip, RequeueFailed, TooManyAttempts
+
+
+class Again(Exception):
+    """The message is to be judged, and its lock to be asked for, once more."""
 
 
 class Step:
@@ -57,14 +59,12 @@ class Step:
         """Called instead of the acquire. Returns a lease that is there already, or None."""
         return None
 
-    def refused(self, run: Run, holder: LockInfo) -> bool:
-        """Called when another has the lock. Returns whether to ask once more."""
-        return False
+    def refused(self, run: Run, holder: LockInfo) -> None:
+        """Called when another has the lock. Raises what ends the message, or `Again`."""
 
-    def start(self, run: Run, lease: Lease | None) -> bool:
+    def start(self, run: Run, lease: Lease | None) -> None:
         """Called before the row is claimed, under the lock; or, with None, beside the one that has
-        the lock. Returns False if the message, under the lock, is to be judged again."""
-        return True
+        the lock. Raises what ends the message, or, under the lock, `Again`."""
 
     def lost(self, run: Run, lease: Lease) -> None:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
@@ -137,13 +137,14 @@ class Run:
         wait = self.task.lock_wait
         try:
             for _ in range(MOST_VERDICTS):
-                won = self._ask(wait)
-                if isinstance(won, LockInfo):
-                    if not any(step.refused(self, won) for step in self.steps):
-                        return self.task.conflict.refused(self, won)
+                with suppress(Again):
+                    won = self._ask(wait)
+                    if isinstance(won, Lease):
+                        return self.perform(won)
                     wait = 0  # It has waited.
-                elif (result := self.perform(won)) is not AGAIN:
-                    return result
+                    for step in self.steps:
+                        step.refused(self, won)
+                    return self.task.conflict.refused(self, won)
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
@@ -177,16 +178,15 @@ class Run:
 
     def perform(self, lease: Lease | None, report: Any = None, *, starts: bool = True) -> Any:
         """Start, claim, body, finish; and whatever happens, the release. Without a lease, on the
-        guard alone: then the end is noted, if the store answers. Returns what the body returns, or
-        `AGAIN` if the message is to be judged once more. Raises `RowTaken`.
+        guard alone: then the end is noted, if the store answers. Returns what the body returns.
+        Raises `Again` and `RowTaken`.
 
         ``report``: called before the body. ``starts``: whether the store can note the start.
         """
         self.error = None  # That of a start under the lock, at which the store fell silent.
         try:
             for step in self.steps if starts else ():
-                if not step.start(self, lease):
-                    return AGAIN
+                step.start(self, lease)
             return self._work(lease, report=report)
         except BaseException as error:
             self.error = error
@@ -224,8 +224,7 @@ class Run:
         """
         message, error = self.message, self.error
         held = lease.held or lease.detached
-        # Without a result and an error the message is judged once more.
-        note = self._note_of_end() if self.completed or error is not None else None
+        note = self._note_of_end()
         ended = error is None or (isinstance(error, Exception) and not message.comes_back(error))
         if not (self.row.begun and ended):
             lease.cool(None)  # It has not begun, or it goes on.

@@ -533,7 +533,7 @@ MUTANTS = [Mutant(*each) for each in (
      "                (self.message.over if lease is None else self.message.end_reserved)()\n", "",
      UNIQUE, "test_the_reservation_ends_before_the_body and locked"),
     ("a skipped message tries the lock once more", "celery/unique.py",
-     "        return again\n", "        return False\n",
+     "            raise Again\n", "",
      UNIQUE, "test_a_skipped_message_tries_once_more_after_its_reservation"),
     ("a follow-up takes its note back when it starts", "celery/message.py",
      "return own | self.task.conflict.reserves(self.job, self.id, self.ours)", "return own",
