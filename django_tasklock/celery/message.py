@@ -115,7 +115,7 @@ class Message:
     def rejectable(self) -> bool:
         """Whether the broker delivers the message again if it is rejected: it has the message
         still, and its queue does not drop it for having delivered it too often."""
-        return bool(self.task.acks_late) and self.deliveries < self.task.lock_max_attempts
+        return self.late and self.deliveries < self.task.lock_max_attempts
 
     def refuse_broadcast(self) -> None:
         """Raise `InvalidLockConfig` for a message that all workers got."""

@@ -65,9 +65,8 @@ def wait_for_lock(
     left = math.inf if error is None or within is None else since + within - now
     if error is not None and left <= 0:
         raise error
-    delay = min(_turn(message, holder, now, max(0.0, now - since), longest), left)
-    refused = [since, message.request.retries or 0]
-    _wait(message, "held", delay, refused)
+    delay = _turn(message, holder, now, max(0.0, now - since), longest)
+    _wait(message, "held", min(delay, left), [since, message.request.retries or 0])
 
 
 def wait_for_store(message: Message) -> NoReturn:
