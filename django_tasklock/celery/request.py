@@ -207,7 +207,8 @@ class LockedRequest(WorkerRequest):
         this."""
         first = at_work and not self._seen
         self._seen |= first
-        has_more = self._task.conflict.has_follow_up or {RESERVED, LEASE} & {*self.ours.ours}
+        ours = self._request_dict[HEADER]
+        has_more = self._task.conflict.has_follow_up or RESERVED in ours or LEASE in ours
         if isinstance(error, DEATHS) or (first and has_more):
             self._in_thread(partial(self._ended, error, first=first))
 

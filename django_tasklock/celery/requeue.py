@@ -184,9 +184,7 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, sent.options))
 
 
-def _turn(
-    message: Message, holder: LockInfo, now: float, waited: float, longest: float
-) -> float:  # fmt: skip
+def _turn(message: Message, holder: LockInfo, now: float, waited: float, longest: float) -> float:
     """Take the next turn of its lock for a message. Returns the delay in seconds."""
     task, turn = message.task, None
     held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
