@@ -362,7 +362,7 @@ def give_up_row(task: Any, args: list[Any], fence: int | None) -> None:
     from django_tasklock.celery.message import Message
     from django_tasklock.celery.row import Row
 
-    Row(Message(task, args, {})).refuse(fence)
+    Row(Message(task, task.request, args, {})).refuse(fence)
 
 
 def before_the_release(monkeypatch: pytest.MonkeyPatch, do: Callable[[Lease], object]) -> None:
@@ -415,7 +415,7 @@ def deaths_of(request: Any) -> int:
     """How many runs of its message the store knows to have started, and not to have ended."""
     from django_tasklock.celery.note import RunNote
 
-    attempts = request.attempts
+    attempts = request.ours.attempts
     return RunNote.read(stores["default"].get_note(attempts.key)).starts
 
 

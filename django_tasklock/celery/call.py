@@ -116,8 +116,7 @@ class Call:
         ours: dict[str, Any] = {"sent": time.time()}
         given = self.task.request.__dict__.get(HEADER) if self.own else None
         if given:
-            ours |= {BESIDE: True} if given.get(BESIDE) else {}
-            ours[CALLED] = given.get(CALLED) or given.get("sent")
+            ours |= {BESIDE: given.get(BESIDE), CALLED: given.get(CALLED) or given.get("sent")}
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
             ours |= {NAME: self.name, SLOTS: self.named[1]}

@@ -80,17 +80,16 @@ def _moment(number: Any) -> float:
 class Leave(Step):
     """Leaves the job to a later follow-up."""
 
-    def start(self, run: Run, lease: Lease | None) -> bool:
+    def start(self, run: Run, lease: Lease | None) -> None:
         message, store = run.message, run.task.locks.store
         # One that died in its body may run again, whatever came after its start.
         if not message.follows or message.attempts.note.starts:
-            return True
+            return
         key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
         while (later := FollowUp.read(store.get_note(key))).replaces(mine):
             if not message.reserved:
                 raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
             message.end_reserved()
-        return True
 
 
 class Coalesce(Conflict):

@@ -11,7 +11,7 @@ from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
 from .coalesce import Coalesce
 from .conflict import Conflict
-from .note import Skip
+from .note import RowTaken, Skip
 from .requeue import wait_for_lock
 from .run import Run
 
@@ -52,13 +52,13 @@ class RunBeside(Conflict):
 
     def refused(self, run: Run, holder: LockInfo) -> Any:
         task, message = run.task, run.message
-        for step in run.steps:
-            step.start(run, None)
         names = message.name, task.lock_store, holder, str(task.name), message.id
-        return run.alone(
-            partial(wait_for_lock, message, holder), Skip(reason_of(holder), holder.owner),
-            report=partial(log_run_beside, *names),
-        )  # fmt: skip
+        try:
+            return run.perform(None, partial(log_run_beside, *names))
+        except RowTaken:
+            if message.queued:
+                wait_for_lock(message, holder)
+            raise Skip(reason_of(holder), holder.owner) from None
 
 
 # By the values of ``on_conflict``: there is no other list of them.

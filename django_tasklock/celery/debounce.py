@@ -131,15 +131,14 @@ class Debounce(Step):
         """Raise `Skip` for a message that a later one replaces."""
         self._noted(run)
 
-    def refused(self, run: Run, holder: LockInfo) -> bool:
+    def refused(self, run: Run, holder: LockInfo) -> None:
         """Wait for the lock: calls that this one has replaced rely on it."""
         message = run.message
         if message.count(MOMENT) and message.task.conflict.skips:
             message.request.expires = None
             wait_for_lock(message, holder, longest=CHECK_SECONDS)
-        return False
 
-    def start(self, run: Run, lease: Lease | None) -> bool:
+    def start(self, run: Run, lease: Lease | None) -> None:
         """Note that the message starts: the next call begins a new burst."""
         message, text = run.message, self._noted(run)
         if moment := message.count(MOMENT):
@@ -149,7 +148,6 @@ class Debounce(Step):
 
             key = _key(run.task, message.name)
             run.task.locks.store.update_note(key, started, NOTE_SECONDS, text)
-        return True
 
     def _noted(self, run: Run) -> str | None:
         """Return the note's text. Raises `Skip` if it says that a later call replaces this one."""

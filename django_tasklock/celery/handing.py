@@ -5,12 +5,11 @@ The lease is detached when it is sent, and the message carries the handle in its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
 from .._engine.lease import Lease
-from .._values.handle import Handle, read_handle
+from .._values.handle import read_handle
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
 from .call import LEASE, Call, Send, waiting_seconds
@@ -51,10 +50,10 @@ class Handing(Step):
     def adopt(self, run: Run) -> Lease | None:
         """Adopt the lease that the message brings. None if it brings none, or the lease is over:
         the run acquires as usual then. Raises `StoreUnavailable`."""
-        message, task, handle = run.message, run.task, handle_of(run.message.ours)
+        message, task, handle = run.message, run.task, run.message.handle
         if handle is None or handle.alias != task.lock_store:
             return None
-        if not _is_of(handle.name, handle.slots, message.name, message.slots):
+        if not _is_of(handle.name, handle.slots, *message.named):
             return None
         owner, template = run.use.record(task.name, message.id), task.naming.template
         lease = task.locks.try_adopt(str(handle), run.use, owner, task.lock_renew, template)
@@ -102,13 +101,6 @@ def detached(call: Call, lease: Any) -> str:
         return str(lease)
     expired = max(call.seconds_to_expiry(), 0.0) + START_SECONDS
     return lease.detach(min(lease.ttl + waiting_seconds(task, call.options), expired))
-
-
-def handle_of(ours: Mapping[str, Any]) -> Handle | None:
-    """Return the handle in a message's own header; None if there is none, or it is wrong."""
-    with suppress(TypeError, ValueError):
-        return read_handle(ours.get(LEASE))
-    return None
 
 
 def end_detached(task: TaskOptions, handle: str) -> None:

@@ -1,4 +1,5 @@
-"""The message of a call, as its run sees it; and what is told of a call that does not run.
+"""The message of a call, as its run and the worker's main process see it; and what is told of a
+call that does not run.
 
 A redelivery has the same task id as the delivery before, and is marked by the broker, or by us if
 we requeued it.
@@ -7,72 +8,55 @@ we requeued it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timezone
-from enum import Enum
 from typing import Any
 
 from celery import states
 from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
 from celery.utils.time import maybe_iso8601
+from django.utils.functional import cached_property
 
 from .._compat.celery import is_broadcast
 from .._engine.history import note_event
 from .._engine.keeper import keeper_of
 from .._engine.skipping import skipped
+from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
 from .._values.printable import printable
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
-from .call import BESIDE, HEADER, REFUSED, RESERVED, is_of, named_by
+from .call import BESIDE, HEADER, LEASE, REFUSED, RESERVED, is_of, named_by
 from .note import Attempts, Skip
 from .options import TaskOptions
 
 logger = logging.getLogger("django_tasklock")
 
 
-class Origin(Enum):
-    """Where a call comes from, which says what becomes of it if its process dies."""
+class Message:
+    """The message of one call of ``task``; or a call without a message, which has no ``id``.
 
-    DIRECT = "direct"  # A call of the task itself, perhaps inside a run: no message.
-    EAGER = "eager"  # It runs in the process that has sent it: no message that can be requeued.
-    EARLY = "early"  # Its message is acknowledged before it runs, and is lost with its process.
-    LATE = "late"  # The broker keeps its message until it has ended, and delivers it again.
+    ``request`` is Celery's. ``args`` and ``kwargs`` are those of the call, which is just beginning.
+    Those of the message name the row: another class of the task may have changed what the call
+    gets. The message itself names the lock.
+    """
 
-    @classmethod
-    def of(cls, task: TaskOptions, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Origin:
-        """Return that of a call which is just beginning."""
-        request: Any = task.request
+    def __init__(self, task: TaskOptions, request: Any, args: Any, kwargs: Any) -> None:
+        self.task, self.request = task, request
+        self.id: Any = request.id  # None for a direct call.
         # Celery makes the request for the message's own call, which another class of the task may
         # repeat. A call from inside a body, or from a hook of the task after it, shows the request
         # of the run around it.
         reached = "tasklock_run" in request.__dict__
         again = reached and request.tasklock_run is None and is_of(request, args, kwargs)
-        if request.called_directly or (reached and not again):
-            return cls.DIRECT
-        if request.is_eager or not request.id:
-            return cls.EAGER
-        return cls.LATE if task.acks_late else cls.EARLY
-
-
-class Message:
-    """The message of one call of ``task``; or a call without a message, which has no ``id``.
-
-    ``args`` and ``kwargs`` are those of the call. Those of the message name the row: another class
-    of the task may have changed what the call gets. The message itself names the lock.
-    """
-
-    def __init__(self, task: TaskOptions, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        request: Any = task.request
-        self.task, self.request = task, request
-        self.id: Any = request.id  # None for a direct call.
-        self.origin = Origin.of(task, args, kwargs)
-        # Whether Celery made the request for this very call.
-        self.own = self.origin is not Origin.DIRECT
-        # Whether there is a message that can be requeued.
-        self.queued = self.origin in (Origin.EARLY, Origin.LATE)
+        # Whether Celery made the request for this very call. If not, it is a direct call.
+        self.own = not request.called_directly and (again or not reached)
+        # Whether there is a message that can be requeued. An eager call runs where it is sent.
+        self.queued = self.own and not request.is_eager and bool(request.id)
+        # Whether the broker keeps the message until it has ended, and delivers it again. Any other
+        # one is acknowledged before it runs, and is lost with its process.
+        self.late = self.queued and bool(task.acks_late)
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or request.__dict__.get(HEADER)  # If it is called again.
         if self.own:
@@ -83,32 +67,55 @@ class Message:
             args, kwargs = request.args or (), request.kwargs or {}
         self.args, self.kwargs = args, kwargs
         self.ours: dict[str, Any] = ours if self.own and isinstance(ours, dict) else {}
-        # What the message carries; of a call without, what its arguments give now.
-        self.name, self.slots = named_by(task, self.ours) or task.naming.named(args, kwargs)
-        self.job = f"{task.name} {self.name}"
-        # What is the same for two calls that exclude each other.
-        self.lock = task.lock_store, self.name, self.slots > 1
-        # The keys that may be reserved for this message, and their texts. Each is ended once: if
-        # the task id is used again, a later reservation is another message's.
-        self.reserved = reserved_by(task, self.job, self.id, self.ours) if self.queued else {}
         count = headers.get("x-delivery-count")
         # How often a quorum queue of RabbitMQ has delivered the message before.
         self.deliveries = count if type(count) is int else 0
         delivery = request.delivery_info or {}
         marked = self.ours.get("copy") or delivery.get("redelivered")
-        self.attempts = Attempts(
-            task.locks, (self.id, request.retries, request.replaced_task_nesting), self.ours,
-            counts=self.origin is Origin.LATE, again=self.queued and bool(marked),
-        )  # fmt: skip
+        again = self.queued and bool(marked)
+        self.attempts = Attempts(task.locks, request, self.ours, counts=self.late, again=again)
 
     def __str__(self) -> str:
         return f"{self.task.name}[{self.id}]"
+
+    @cached_property
+    def named(self) -> tuple[str, int]:
+        """The lock's name, and its slots: what the message carries; of a call without, what its
+        arguments give now. Raises as `Naming.named` does."""
+        return named_by(self.task, self.ours) or self.task.naming.named(self.args, self.kwargs)
+
+    @property
+    def name(self) -> str:
+        """The lock's name. Raises as `named`."""
+        return self.named[0]
+
+    @property
+    def job(self) -> str:
+        """The names of the task and of the lock. Raises as `named`."""
+        return f"{self.task.name} {self.name}"
+
+    @cached_property
+    def reserved(self) -> dict[str, str]:
+        """The keys of the store that may be reserved for this message, and their texts. Each is
+        ended once: if the task id is used again, a later reservation is another message's."""
+        if not self.queued:
+            return {}
+        key = self.ours.get(RESERVED)
+        own = {key: self.id} if isinstance(key, str) else {}
+        return own | self.task.conflict.reserves(self.job, self.id, self.ours)
+
+    @cached_property
+    def handle(self) -> Handle | None:
+        """That of the lease which the message brings; None if there is none, or it is wrong."""
+        with suppress(TypeError, ValueError):
+            return read_handle(self.ours.get(LEASE))
+        return None
 
     @property
     def rejectable(self) -> bool:
         """Whether the broker delivers the message again if it is rejected: it has the message
         still, and its queue does not drop it for having delivered it too often."""
-        return bool(self.task.acks_late) and self.deliveries < self.task.lock_max_attempts
+        return self.late and self.deliveries < self.task.lock_max_attempts
 
     def refuse_broadcast(self) -> None:
         """Raise `InvalidLockConfig` for a message that all workers got."""
@@ -154,7 +161,7 @@ class Message:
         """Return whether the message, or one in its place, is delivered again after this error."""
         if isinstance(error, Exception):
             return isinstance(error, Ignore | Retry) or bool(getattr(error, "requeue", False))
-        return self.origin is Origin.LATE
+        return self.late
 
     def end_reserved(self) -> bool:
         """End what is reserved for the message, before its body reads anything: calls that were
@@ -166,25 +173,21 @@ class Message:
         return ended
 
     def over(self) -> None:
-        """End what is reserved for the message, which does not come back. As `free`."""
-        free(self.task, self.reserved)
-        self.reserved = {}
+        """End what is reserved for the message, which does not come back, as soon as the store
+        answers. Raises nothing."""
+        try:
+            self.end_reserved()
+        except StoreUnavailable:
+            keeper = keeper_of(self.task.locks.store)
+            while self.reserved:
+                # After a day's outage what is reserved has ended by itself.
+                keeper.unreserve_later(*self.reserved.popitem(), 86400.0)
 
     @property
     def keeps_results(self) -> bool:
         """Whether the result backend knows how a run of this message has ended."""
         unsaid = self.request.ignore_result or self.ours.get(BESIDE)
         return self.task.keeps_results and not unsaid
-
-
-def reserved_by(
-    task: TaskOptions, job: str, task_id: str, ours: Mapping[str, Any]
-) -> dict[str, str]:
-    """Return the keys of the store, and their texts, that may be reserved for a message with this
-    id and header of ours. ``job``: the names of its task and its lock."""
-    reserved = ours.get(RESERVED)
-    own = {reserved: task_id} if isinstance(reserved, str) else {}
-    return own | task.conflict.reserves(job, task_id, ours)
 
 
 def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:
@@ -220,18 +223,6 @@ def _was_before(done: Any, moment: float) -> bool:
     return False
 
 
-def free(task: TaskOptions, reserved: Mapping[str, str]) -> None:
-    """End what is reserved under these keys for these texts, as soon as the store answers. Raises
-    nothing."""
-    store = task.locks.store
-    for key, text in reserved.items():
-        try:
-            store.unreserve(key, text)
-        except StoreUnavailable:
-            # After a day's outage what is reserved has ended by itself.
-            keeper_of(store).unreserve_later(key, text, 86400.0)
-
-
 def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
     """Send `task_not_run`. ``call``: a message, or a call that is sent. One that is given up is an
     event of the history, too.
@@ -250,10 +241,10 @@ def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
 
 def skip(message: Message, why: Skip) -> dict[str, Any]:
     """Tell that a call is skipped, and return its marker: chains, groups and chords go on."""
-    task, told = message.task, ("skipped", why.reason)
-    tell(message, *(("coalesced", "follow_up") if why.reason == "coalesced" else told))
-    nothing_goes_on = message.queued and why.reason != "coalesced"
-    parent = message.request.parent_id if nothing_goes_on else None
+    task, coalesced = message.task, why.reason == "coalesced"
+    outcome, reason = ("coalesced", "follow_up") if coalesced else ("skipped", why.reason)
+    tell(message, outcome, reason)
+    parent = message.queued and not coalesced and message.request.parent_id
     if parent and why.holder and why.holder.task_id == recorded(parent):
         logger.warning(
             "%s is skipped: the run that sent it holds the lock %s, and nothing goes on with it. "

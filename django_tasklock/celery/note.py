@@ -13,7 +13,6 @@ runs that end because the worker does.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
@@ -44,6 +43,10 @@ class Skip(Exception):
     def __init__(self, reason: Any, holder: Owner | None = None) -> None:
         super().__init__(reason)
         self.reason, self.holder = reason, holder
+
+
+class RowTaken(Exception):
+    """A run has the row, which may have died: only the lock can tell."""
 
 
 class CameBack(Ignore):
@@ -81,20 +84,20 @@ class Attempts:
 
     Args:
         locks: the service of the store that keeps the note.
-        tried: the message's task id, its retries, and how many tasks have replaced each other.
+        request: Celery's, of the message.
         ours: our header of the message.
         counts: whether the runs are counted: the broker keeps the message until its run has ended.
         again: whether another run of the message may have started.
     """
 
     def __init__(
-        self, locks: LockService, tried: tuple[Any, Any, Any], ours: Mapping[str, Any],
-        *, counts: bool, again: bool = False,
+        self, locks: LockService, request: Any, ours: dict[str, Any], *, counts: bool, again: bool
     ) -> None:  # fmt: skip
         self._locks, self.counts, self.again = locks, counts, again
         # A task id may be used again: when it was sent distinguishes one sending from another. A
         # replacement has the id of the task that it replaces.
-        self._try = "{}:{}.{}:{}".format(*(each or 0 for each in (*tried, ours.get("sent"))))
+        tried = request.id, request.retries, request.replaced_task_nesting, ours.get("sent")
+        self._try = "{}:{}.{}:{}".format(*(each or 0 for each in tried))
         # Of this delivery, which its lease has too: the worker's main process has drawn it.
         self.token = ours.get("token") or new_token()
         # The note, and its text, by which the message was judged.

@@ -20,7 +20,7 @@ from .message import Message, state_of, tell
 from .note import CameBack
 from .requeue import come_back
 from .row import is_own_loss
-from .run import Run, Step
+from .run import Again, Run, Step
 from .turns import FIRST_DELAY_SECONDS
 
 logger = logging.getLogger("django_tasklock")
@@ -63,7 +63,7 @@ class Redelivery(Step):
                 # the guard's row says so.
                 run.row.ended_before = True
 
-    def refused(self, run: Run, holder: LockInfo) -> bool:
+    def refused(self, run: Run, holder: LockInfo) -> None:
         """Requeue a message that must not be skipped: its own run holds the lock, or no run does.
 
         In the second case the message may have begun, as a retry has. The holder is an operator or
@@ -76,33 +76,31 @@ class Redelivery(Step):
         lost = begun and no_run and conflict.skips and not conflict.waits
         if message.queued and (message.is_by(holder) or lost):
             come_back(message, holder.ttl)
-        return False
 
-    def start(self, run: Run, lease: Lease | None) -> bool:
-        """Count the start. False: another run of this message has started or ended meanwhile."""
+    def start(self, run: Run, lease: Lease | None) -> None:
+        """Count the start. `Again`: another run of this message has started or ended meanwhile."""
         message, attempts = run.message, run.message.attempts
         if not attempts.counts:
-            return True
+            return
         if lease is not None and attempts.again:
             if attempts.changed():
-                return False
+                raise Again
         elif lease is not None:
             attempts.counted = 1
             if not run.use.note_kept or attempts.change(1):
-                return True
+                return
             attempts.counted = 0
             if message.sent is not None and not message.follows:
                 # Another note was there: this delivery is not marked, and comes after its
                 # redelivery. A worker had it all the time, until its ETA or behind a long task.
                 attempts.again = True
-                return False
+                raise Again
         if attempts.note.starts >= run.task.lock_max_attempts:
             if lease is not None:
                 run.row.refuse(lease.fence)
             tell(message, "given_up", "too_many_attempts")
             raise TooManyAttempts(str(run.task.name), message.id, attempts.note.starts)
         attempts.count()
-        return True
 
     def lost(self, run: Run, lease: Lease) -> None:
         """Start over, or raise `LeaseLost`, unless the row says that the result counts.
@@ -133,8 +131,7 @@ class Redelivery(Step):
 
 
 def _check_later(message: Message) -> NoReturn:
-    doublings = min(message.count("copy"), 5)
-    come_back(message, RESULT_CHECK_SECONDS * 2**doublings)
+    come_back(message, RESULT_CHECK_SECONDS * 2 ** min(message.count("copy"), 5))
 
 
 def _drop(message: Message, why: str, end: type[Ignore] = Ignore) -> NoReturn:

@@ -17,13 +17,14 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
+from celery.app.task import Context
 from celery.exceptions import Reject, Retry, Terminated, TimeLimitExceeded, WorkerLostError
 from celery.signals import worker_process_shutdown
 from django.db import connections
+from django.utils.functional import cached_property
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from .._compat.celery_worker import (
@@ -40,14 +41,13 @@ from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable, TooManyAttempts
-from ..guards import mark_of
 from ..operators.held import get_seen
-from .call import HEADER, RESERVED, SERIALIZER, named_by
-from .handing import end_detached, handle_of
-from .message import free, reserved_by, tell
-from .note import Attempts, CameBack
+from .call import HEADER, LEASE, RESERVED, SERIALIZER
+from .handing import end_detached
+from .message import Message, tell
+from .note import CameBack
 from .options import TaskOptions
-from .row import refuse
+from .row import Row
 
 logger = logging.getLogger("django_tasklock")
 
@@ -70,15 +70,14 @@ class Children:
     def __init__(self) -> None:
         self._consumer: Any = None
         self._loop: Any = None
-        # The pidfd of each child, by its pid.
-        self._files: dict[int, int] = {}
-        self._died: dict[int, Callable[[], object]] = {}
+        # Of each child, by its pid: its pidfd, and what is called at its death.
+        self._watched: dict[int, tuple[int, Callable[[], object]]] = {}
 
     def use(self, consumer: Any) -> None:
         """Watch the children of the worker with this consumer. Called again when it has connected
         to the broker again: its loop has forgotten all files then."""
         self._consumer, self._loop = consumer, loop_of_children(consumer)
-        for pid in self._files:
+        for pid in self._watched:
             self._read(pid)
 
     def accepted(self, pid: int, died: Callable[[], object]) -> None:
@@ -86,24 +85,23 @@ class Children:
         if self._loop is None:
             return
         try:
-            if pid not in self._files:
-                self._files[pid] = open_pidfd(pid)
+            file = self._watched[pid][0] if pid in self._watched else open_pidfd(pid)
         except OSError:
             return  # It is dead, and the pool knows; or the system has no pidfds.
-        self._died[pid] = died
+        self._watched[pid] = file, died
         self._read(pid)
 
     def _read(self, pid: int) -> None:
-        file = self._files[pid]
+        file, _ = self._watched[pid]
         if self._loop is not None and file not in self._loop.readers:
             self._loop.add_reader(file, self._is_dead, pid)
 
     def _is_dead(self, pid: int) -> None:
-        file = self._files.pop(pid)
+        file, died = self._watched.pop(pid)
         # Closing it is not enough: processes that were forked since have it open as well.
         self._loop.remove(file)
         os.close(file)
-        self._died.pop(pid)()
+        died()
         replace_dead_children(self._consumer)
 
 
@@ -115,25 +113,24 @@ class LockedRequest(WorkerRequest):
 
     _task: TaskOptions
 
-    # Whether the end of the run was seen; how many runs of the message have died by then; and
-    # whether those are too many.
-    _seen, _deaths, _given_up = False, 0, False
+    # Whether the end of the run was seen.
+    _seen = False
+    # The error of a message of which too many runs have died by then.
+    _given_up: ExceptionInfo | None = None
     # Whether it was revoked, and its child is being killed.
     _terminated = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         ours = self._request_dict.get(HEADER)
-        self._ours: dict[str, Any] = ours if isinstance(ours, dict) else {}
-        # Of the lease that the run adopts, if it is not over by then.
-        self._handle = handle_of(self._ours)
         # A run is not told how its message was written, and may send it again.
         told = {"token": new_token(), SERIALIZER: registry.type_to_name.get(self.content_type)}
-        self._ours = self._request_dict[HEADER] = {**self._ours, **told}
-        tried = self.id, self._request_dict.get("retries"), self.replaced_task_nesting
-        late = bool(self._task.acks_late)
-        self.attempts = Attempts(self._task.locks, tried, self._ours, counts=late)
-        self._tokens = {self.attempts.token, self._handle.token if self._handle else None}
+        self._request_dict[HEADER] = {**(ours if isinstance(ours, dict) else {}), **told}
+
+    @cached_property
+    def ours(self) -> Message:
+        """The message as its run sees it."""
+        return Message(self._task, Context(self._request_dict, called_directly=False), (), {})
 
     def gone(self, error: BaseException) -> bool:
         """Return whether the message is over after this error: nobody delivers or sends it again.
@@ -152,7 +149,7 @@ class LockedRequest(WorkerRequest):
         if isinstance(error, Terminated) or not getattr(task, "retry_on_worker_lost", False):
             return not again
         # Celery sends a retry, and when there are none left, the message does not come back.
-        most, retries = task.max_retries, self._request_dict.get("retries") or 0
+        most, retries = task.max_retries, self.ours.request.retries or 0
         return most is not None and retries >= most
 
     @property
@@ -167,14 +164,13 @@ class LockedRequest(WorkerRequest):
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         def died() -> None:  # Perhaps after the end of the run.
             at_work = self._terminated or self in active_requests()
-            self._in_thread(partial(self._lost, at_work=at_work))
+            self._see(WorkerLostError(), at_work=at_work)
 
         children.accepted(pid, died)
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:
-        gone = super().revoked()
-        if gone:
+        if gone := super().revoked():
             self._in_thread(self._end_reserved)
         return gone
 
@@ -194,64 +190,58 @@ class LockedRequest(WorkerRequest):
         if not self._given_up:
             super().on_timeout(soft, timeout)
         elif not self.acknowledged:  # A pool of child processes has called `on_failure` before.
-            super().on_failure(self._too_many())
+            super().on_failure(self._given_up)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         error = exc_info.exception  # A retry's own ``exc`` is what it retries for.
         self._see(error if isinstance(error, Retry) else getattr(error, "exc", error))
         if self._given_up and not self.acknowledged:
-            return super().on_failure(self._too_many())
+            return super().on_failure(self._given_up)
         return super().on_failure(exc_info, *args, **kwargs)
 
     # ------------------------------------------------------------------------ what it means
 
-    def _see(self, error: BaseException) -> None:
-        """Do what the end of the run with this error means, once. The pool signals a child that has
-        met its hard time limit after this."""
-        if isinstance(error, WorkerLostError):
-            self._in_thread(self._lost)
-        if self._seen:
-            return
-        self._seen = True
-        reserved = self._handle or RESERVED in self._ours or self._task.conflict.has_follow_up
-        if isinstance(error, DEATHS) or reserved:
-            self._in_thread(partial(self._ended, error))
+    def _see(self, error: BaseException, *, at_work: bool = True) -> None:
+        """Do what the end of the run with this error means, once; at the death of the child only if
+        the run was ``at_work``. The pool signals a child that has met its hard time limit after
+        this."""
+        first = at_work and not self._seen
+        self._seen |= first
+        ours = self._request_dict[HEADER]
+        has_more = self._task.conflict.has_follow_up or RESERVED in ours or LEASE in ours
+        if isinstance(error, DEATHS) or (first and has_more):
+            self._in_thread(partial(self._ended, error, first=first))
 
-    def _lost(self, *, at_work: bool = True) -> None:
-        """Do what the death of the child means, in which the run was ``at_work``."""
-        if at_work and not self._seen:
-            self._seen = True
-            self._ended(WorkerLostError())
-        lease, locks = self._lease(), self._task.locks
+    def _ended(self, error: BaseException, *, first: bool) -> None:
+        if first:
+            self._weigh(error)
+        locks, lost = self._task.locks, isinstance(error, WorkerLostError)
         # Without takeover: subprocesses of the child may go on with the work under this lock.
-        if lease is not None and locks.store.takeover:
+        lease = self._lease() if lost and locks.store.takeover else None
+        if lease is not None:
             locks.clear(lease.name, lease.token, by=BY_WORKER)
 
-    def _ended(self, error: BaseException) -> None:
-        if isinstance(error, DEATHS) and self.attempts.counts and not self.gone(error):
+    def _weigh(self, error: BaseException) -> None:
+        attempts = self.ours.attempts
+        if isinstance(error, DEATHS) and attempts.counts and not self.gone(error):
             if is_shutting_down() or self._already_cancelled:
-                self.attempts.take_back()
-            else:
-                self._deaths = self.attempts.died()
-                self._given_up = self._deaths >= self._task.lock_max_attempts
+                attempts.take_back()
+            elif (deaths := attempts.died()) >= self._task.lock_max_attempts:
+                try:
+                    raise TooManyAttempts(self.name, self.id, deaths)
+                except TooManyAttempts:
+                    self._given_up = ExceptionInfo()
         if self.gone(error):
             if isinstance(error, DEATHS):
                 # At a time limit a greenlet has left its lock, and its row is open again.
                 self._fail_row(open_too=isinstance(error, TimeLimitExceeded))
             self._end_reserved()
         if self._given_up:
-            told = SimpleNamespace(task=self._task, id=self.id, name=self._named()[0])
-            tell(told, "given_up", "too_many_attempts")
-
-    def _too_many(self) -> ExceptionInfo:
-        try:
-            raise TooManyAttempts(self.name, self.id, self._deaths)
-        except TooManyAttempts:
-            return ExceptionInfo()
+            tell(self.ours, "given_up", "too_many_attempts")
 
     def take_back(self) -> None:
         """Take back the start of the run, in a moment."""
-        self._in_thread(self.attempts.take_back, waits=False)
+        self._in_thread(self.ours.attempts.take_back, waits=False)
 
     def _in_thread(self, call: Callable[[], None], *, waits: bool = True) -> None:
         def tried() -> None:
@@ -274,22 +264,20 @@ class LockedRequest(WorkerRequest):
         else:  # Signal handlers run in gevent's hub, where even `Thread.start` must not wait.
             start_new_thread(tried, ())
 
-    def _named(self) -> tuple[str, int]:
-        """The lock's name and slots. Raises as `Naming.named` does."""
-        return named_by(self._task, self._ours) or self._task.naming.named(self._args, self._kwargs)
-
     def _lease(self) -> LockInfo | None:
         """The lease that the child holds for this run. None if there is none, as in a pool without
         children, which gives our own pid for theirs."""
         pid: Any = self.worker_pid
+        handle = self.ours.handle
+        tokens = {self.ours.attempts.token, handle and handle.token}
 
         def is_childs(holder: LockInfo) -> bool:
             # Whoever adopts a lease that was handed on has the same token, and another pid.
-            is_ours = holder.token in self._tokens and holder.owner.pid == pid
+            is_ours = holder.token in tokens and holder.owner.pid == pid
             return is_ours and not (holder.cooling or holder.detached)
 
         try:
-            name, slots = self._named()
+            name, slots = self.ours.named
         except (TypeError, ValueError):
             return None  # The arguments give no valid name, so the run has never held a lock.
         if pid == os.getpid():
@@ -301,30 +289,29 @@ class LockedRequest(WorkerRequest):
         """Mark the guard's row as failed: the body cannot. Its mark says that it is the message's,
         or a lease keeps others out: the child's; or one of our own, of a message that is given up
         and where the row may be ``open_too``."""
-        task, guard, mark = self._task, self._task.guard, mark_of(self.id)
+        guard = self._task.guard
         if guard is None:
             return
         try:
-            pk = guard.pk_of(task.naming.arguments_of(self._args, self._kwargs))
-            if guard.fence_field and guard.fail(pk, mark):
+            row = Row(self.ours)
+            if guard.fence_field and guard.fail(row.pk, row.mark):
                 return
             if (lease := self._lease()) is not None:
-                guard.fail(pk, lease.fence)
+                guard.fail(row.pk, lease.fence)
             elif self._given_up or open_too:
-                if (own := task.locks.acquire(self._named()[0])) is None:
+                if (own := self._task.locks.acquire(self.ours.name)) is None:
                     return
                 with own:
-                    refuse(guard, pk, own.fence, mark)
+                    row.refuse(own.fence)
         except Exception:
             logger.exception("the row of %s[%s] could not be marked as failed", self.name, self.id)
 
     def _end_reserved(self) -> None:
         """End what a message has reserved that will not run, or not again."""
-        task = self._task
         with suppress(TypeError, ValueError):
-            free(task, reserved_by(task, f"{task.name} {self._named()[0]}", self.id, self._ours))
-        if self._handle is not None:
-            end_detached(task, str(self._handle))
+            self.ours.over()
+        if self.ours.handle is not None:
+            end_detached(self._task, str(self.ours.handle))
 
 
 def combined(given: type) -> type[LockedRequest]:

@@ -25,7 +25,7 @@ from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import RequeueFailed, StoreUnavailable
 from .call import HEADER, REFUSED, SERIALIZER, whole_seconds
-from .message import Message, Origin, tell
+from .message import Message, tell
 from .note import CameBack
 from .options import TaskOptions
 from .turns import (
@@ -65,9 +65,8 @@ def wait_for_lock(
     left = math.inf if error is None or within is None else since + within - now
     if error is not None and left <= 0:
         raise error
-    delay = min(_turn(message, holder, now, max(0.0, now - since), longest), left)
-    refused = [since, message.request.retries or 0]
-    _send(message, "held", delay, _waited(message, refused))
+    delay = _turn(message, holder, now, max(0.0, now - since), longest)
+    _wait(message, "held", min(delay, left), [since, message.request.retries or 0])
 
 
 def wait_for_store(message: Message) -> NoReturn:
@@ -76,18 +75,19 @@ def wait_for_store(message: Message) -> NoReturn:
     delay = _doubled(message.count("tries")) * chance.uniform(0.75, 1.25)
     # Nobody knows whether what the message wrote last has arrived, so it is as one that was not
     # refused yet.
-    _send(message, "outage", delay, _waited(message, None))
+    _wait(message, "outage", delay, None)
 
 
 def leave_worker(message: Message) -> NoReturn:
     """Requeue a message at once that has begun nothing, for its worker shuts down. Raises what
     `come_back` raises."""
-    _send(message, "held", 0.0, _waited(message, message.ours.get(REFUSED)))
+    _wait(message, "held", 0.0, message.ours.get(REFUSED))
 
 
-def _waited(message: Message, refused: Any) -> dict[str, Any]:
-    copies = message.count("copy") or (1 if message.attempts.again else None)
-    return {"tries": message.count("tries") + 1, "copy": copies, REFUSED: refused}
+def _wait(message: Message, why: str, delay: float, refused: Any) -> NoReturn:
+    copies = message.count("copy") or int(message.attempts.again)
+    ours = {"tries": message.count("tries") + 1, "copy": copies, REFUSED: refused}
+    _send(message, why, delay, ours)
 
 
 def come_back(message: Message, delay: float | None, why: str = "redelivery") -> NoReturn:
@@ -120,7 +120,7 @@ def not_sent(message: Message, error: Exception) -> None:
     if ``error`` says that the broker did not take it. Celery would give the message up for a retry,
     and for a replacement call the task failed. Raises `Reject`, or what `come_back` raises."""
     cause = error.args[0] if isinstance(error, Reject) else error
-    if message.origin is not Origin.LATE or not isinstance(cause, not_taken(message.task)):
+    if not message.late or not isinstance(cause, not_taken(message.task)):
         return
     logger.warning("%s could not go on, and is to be delivered again: %s", message, cause)
     if not message.rejectable:
@@ -167,8 +167,7 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     task, request = message.task, message.request
     given = request.headers or {}
     headers: dict[str, Any] = {name: given[name] for name in given if name not in BROKERS_OWN}
-    merged = {**message.ours, **ours, "token": None, SERIALIZER: None}
-    headers[HEADER] = {key: value for key, value in merged.items() if value is not None}
+    headers[HEADER] = {**message.ours, **ours, "token": None, SERIALIZER: None}
     # Without a parent of its own, Celery would make the present run the parent of its own message.
     headers["parent_id"] = request.parent_id
     # What the call has said, and Celery does not say again.
@@ -185,15 +184,14 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, sent.options))
 
 
-def _turn(
-    message: Message, holder: LockInfo, now: float, waited: float, longest: float
-) -> float:  # fmt: skip
+def _turn(message: Message, holder: LockInfo, now: float, waited: float, longest: float) -> float:
     """Take the next turn of its lock for a message. Returns the delay in seconds."""
     task, turn = message.task, None
     held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
     following = partial(
-        next_turn, held=held, cools_for=holder.ttl if holder.cooling else None, longest=longest,
-        shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS, slots=message.slots,
+        next_turn, held=held, cools_for=holder.ttl if holder.cooling else None,
+        slots=message.named[1], longest=longest,
+        shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS,
     )  # fmt: skip
 
     def take(text: str | None) -> str | None:

@@ -13,9 +13,9 @@ from django.db import DatabaseError
 from .._engine.lease import Lease
 from .._values.printable import printable
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
-from ..guards import AWAY, GuardedRow, StatusGuard
-from .message import Message, Origin
-from .note import CameBack, Skip
+from ..guards import AWAY, GuardedRow
+from .message import Message
+from .note import CameBack, RowTaken, Skip
 from .requeue import retry_or_raise
 
 logger = logging.getLogger("django_tasklock")
@@ -50,9 +50,11 @@ class Row(GuardedRow):
     @contextmanager
     def worked_on(self, lease: Lease | None) -> Iterator[None]:
         """Claim the row for the block, and finish it, as `claimed`. Raises `Skip` if it cannot be
-        claimed."""
+        claimed, or, without the lock, `RowTaken` if another run has claimed it."""
         done = self.ended_before and self.guard.has(self.pk, self.guard.done)
         with nullcontext(False) if done else self.claimed(lease) as claimed:
+            if not claimed and lease is None and self.guard.has(self.pk, self.guard.to):
+                raise RowTaken
             if not claimed:
                 logger.info(
                     "skipped %s: its row %s is not in a state to be worked on, lock %s",
@@ -87,15 +89,16 @@ class Row(GuardedRow):
         except DatabaseError as error:
             retry_or_raise(self.message, error)  # Here, so that the row waits for the retry.
 
-    def is_claimed(self) -> bool:
-        """Return whether the row is claimed, by a run that may have died since."""
-        return self.key is not None and bool(self.guard.has(self.pk, self.guard.to))
-
     def refuse(self, fence: int | None) -> None:
-        """As `refuse`. Raises nothing: the job fails all the same."""
+        """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of
+        the lease. Raises nothing: the job fails all the same."""
+        guard, pk = self.guard, self.pk
+        if guard is None:
+            return
         try:
-            if self.guard is not None:
-                refuse(self.guard, self.pk, fence, self.mark)
+            done = guard.has(pk, guard.done)
+            if not done and (guard.claim(pk, fence) or guard.claim_again(pk, fence, self.mark)):
+                guard.fail(pk, fence)
         except Exception:
             logger.exception("the row of %s could not be marked as failed", self.message)
 
@@ -116,25 +119,14 @@ class Row(GuardedRow):
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
         again |= isinstance(error, StoreUnavailable) and not self.begun
-        ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
+        kept = self.message.late or not self.message.queued
+        ends = super().comes_again(lease, error) and kept
         return again or is_own_loss(error, lease) or ends
-
-
-def refuse(guard: StatusGuard, pk: Any, fence: int | None, mark: int) -> None:
-    """Mark the row of a call that will not run again as failed, under the lock. ``fence``: of the
-    lease. ``mark``: of its message."""
-    done = guard.has(pk, guard.done)
-    if not done and (guard.claim(pk, fence) or guard.claim_again(pk, fence, mark)):
-        guard.fail(pk, fence)
 
 
 def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:
     """Return whether the error says that this very ``lease`` is lost. Other locks, which the body
     itself has taken, do not count."""
-    return (
-        isinstance(error, LeaseLost)
-        and lease is not None
-        and error.name == lease.name
-        and not lease.held
-        and not lease.detached
-    )
+    if lease is None or not isinstance(error, LeaseLost):
+        return False
+    return error.name == lease.name and not (lease.held or lease.detached)

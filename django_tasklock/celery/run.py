@@ -7,11 +7,10 @@ message is an exception: `Skip`, Celery's `Ignore` and `Reject`, or an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from celery.exceptions import TaskPredicate
 
@@ -24,7 +23,7 @@ from ..guards import AWAY
 from ..stores.base import Note
 from .call import Call, Send
 from .message import Message, skip, tell
-from .note import Skip
+from .note import RowTaken, Skip
 from .requeue import come_back, retry_or_raise, wait_for_store
 from .row import Row
 from .stopping import waited_for
@@ -33,8 +32,6 @@ logger = logging.getLogger("django_tasklock")
 
 # How long a message waits for a run of the same task id, which may just be ending.
 OWN_RUN_WAIT_SECONDS = 1.0
-# The result of a run that did not start: another run of its message has started or ended.
-AGAIN = object()
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
 # this very moment.
 MOST_VERDICTS = 10
@@ -42,6 +39,10 @@ MOST_VERDICTS = 10
 GIVEN_UP = ((LockNotAcquired, "held"), ((StoreUnavailable, *AWAY), "outage"))
 # What is no failure, or would be one again however often Celery retried the message.
 FINAL = TaskPredicate, Skip, RequeueFailed, TooManyAttempts
+
+
+class Again(Exception):
+    """The message is to be judged, and its lock to be asked for, once more."""
 
 
 class Step:
@@ -58,14 +59,12 @@ class Step:
         """Called instead of the acquire. Returns a lease that is there already, or None."""
         return None
 
-    def refused(self, run: Run, holder: LockInfo) -> bool:
-        """Called when another has the lock. Returns whether to ask once more."""
-        return False
+    def refused(self, run: Run, holder: LockInfo) -> None:
+        """Called when another has the lock. Raises what ends the message, or `Again`."""
 
-    def start(self, run: Run, lease: Lease | None) -> bool:
+    def start(self, run: Run, lease: Lease | None) -> None:
         """Called before the row is claimed, under the lock; or, with None, beside the one that has
-        the lock. Returns False if the message, under the lock, is to be judged again."""
-        return True
+        the lock. Raises what ends the message, or, under the lock, `Again`."""
 
     def lost(self, run: Run, lease: Lease) -> None:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
@@ -89,7 +88,9 @@ class Run:
     def __init__(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.task = task
         self.called = args, kwargs
-        self.message = message = Message(task, args, kwargs)
+        self.message = message = Message(task, task.request, args, kwargs)
+        # What is the same for two calls that exclude each other.
+        self.lock = task.lock_store, message.name, message.named[1] > 1
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
@@ -129,20 +130,21 @@ class Run:
 
     def _call(self) -> Any:
         for run in runs.get():
-            if run.message.lock == self.message.lock and run.lease.held:
+            if run.lock == self.lock and run.lease.held:
                 # A call inside a run with the same lock. That run may have its row as well.
                 claims = self.row.key not in [each.row.key for each in runs.get()]
                 return self._work(run.lease, claims=claims)
         wait = self.task.lock_wait
         try:
             for _ in range(MOST_VERDICTS):
-                won = self._ask(wait)
-                if isinstance(won, LockInfo):
-                    if not any(step.refused(self, won) for step in self.steps):
-                        return self.task.conflict.refused(self, won)
+                with suppress(Again):
+                    won = self._ask(wait)
+                    if isinstance(won, Lease):
+                        return self.perform(won)
                     wait = 0  # It has waited.
-                elif (result := self._hold(won)) is not AGAIN:
-                    return result
+                    for step in self.steps:
+                        step.refused(self, won)
+                    return self.task.conflict.refused(self, won)
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
@@ -165,7 +167,7 @@ class Run:
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
         how = How(
-            task.lock_store, task.lock_ttl, wait, task.lock_renew, message.slots,
+            task.lock_store, task.lock_ttl, wait, task.lock_renew, message.named[1],
             hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
@@ -174,19 +176,26 @@ class Run:
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).steps())  # fmt: skip
 
-    def _hold(self, lease: Lease) -> Any:
-        """Start, claim, body, finish; and whatever happens, the release. Returns what the body
-        returns, or `AGAIN` if the message is to be judged once more."""
+    def perform(self, lease: Lease | None, report: Any = None, *, starts: bool = True) -> Any:
+        """Start, claim, body, finish; and whatever happens, the release. Without a lease, on the
+        guard alone: then the end is noted, if the store answers. Returns what the body returns.
+        Raises `Again` and `RowTaken`.
+
+        ``report``: called before the body. ``starts``: whether the store can note the start.
+        """
+        self.error = None  # That of a start under the lock, at which the store fell silent.
         try:
-            for step in self.steps:
-                if not step.start(self, lease):
-                    return AGAIN
-            return self._work(lease)
+            for step in self.steps if starts else ():
+                step.start(self, lease)
+            return self._work(lease, report=report)
         except BaseException as error:
             self.error = error
             raise
         finally:
-            if not self._release(lease):
+            if lease is None:
+                with suppress(StoreUnavailable):
+                    self._note(self._note_of_end())
+            elif not self._release(lease):
                 for step in self.steps:
                     step.lost(self, lease)
 
@@ -215,24 +224,19 @@ class Run:
         """
         message, error = self.message, self.error
         held = lease.held or lease.detached
-        # Without a result and an error the message is judged once more.
-        note = self._note_of_end() if self.completed or error is not None else None
-        failed = isinstance(error, Exception) and not isinstance(error, Skip)
-        ended = self.completed if error is None else failed and not message.comes_back(error)
+        note = self._note_of_end()
+        ended = error is None or (isinstance(error, Exception) and not message.comes_back(error))
         if not (self.row.begun and ended):
             lease.cool(None)  # It has not begun, or it goes on.
-        lease.end_block(failed=failed)
+        lease.end_block(failed=error is not None)
         try:
             if not lease.detached:
                 return lease.release(note)
-            if note is not None:  # The body has handed the lease on.
-                self.task.locks.store.set_note(note)
+            self._note(note)  # The body has handed the lease on.
             return True
         except StoreUnavailable as outage:
             logger.warning("%s could not release its lock %s now: %s", message, lease.name, outage)
             return held
-
-    # ------------------------------------------------------------------- without the lock
 
     def _outage(self, error: Exception) -> Any:
         """Do what ``on_outage`` says: the store does not answer, or the row's database, without
@@ -242,42 +246,24 @@ class Run:
             raise error  # It is the body's.
         if task.on_outage == "run" and isinstance(error, StoreUnavailable):
             try:
-                return self.alone(partial(wait_for_store, message), error)
+                return self.perform(None, starts=False)
             except AWAY as away:
                 return self._outage(away)
+            except RowTaken:
+                pass
         if task.on_outage != "raise" and message.queued:
             if isinstance(error, AWAY):
                 logger.warning("%s could not claim its row %s now: %s", message, self.row, error)
             wait_for_store(message)
         raise error
 
-    def alone(self, wait: Callable[[], NoReturn], error: Exception, report: Any = None) -> Any:
-        """Run without the lock, on the guard alone. The end is noted, if the store answers.
-
-        If a run has the row, which may have died, only the lock can tell: then it calls ``wait`` if
-        there is a message, and raises ``error`` if not. ``report``: called before the body.
-        """
-        self.error = None  # That of a start under the lock, at which the store fell silent.
-        try:
-            try:
-                return self._work(None, report=report)
-            except Skip:
-                if not self.row.is_claimed():
-                    raise
-                if self.message.queued:
-                    wait()
-                raise error from None
-        except BaseException as failed:
-            self.error = failed
-            raise
-        finally:
-            if (note := self._note_of_end()) is not None:
-                with suppress(StoreUnavailable):
-                    self.task.locks.store.set_note(note)
-
     def _note_of_end(self) -> Note | None:
         message = self.message
         return message.attempts.note_of_end(self.error, keeps_results=message.keeps_results)
+
+    def _note(self, note: Note | None) -> None:
+        if note is not None:
+            self.task.locks.store.set_note(note)
 
 
 # The runs around this code, the innermost last.

@@ -37,10 +37,8 @@ class _ShutsDown(Exception):
 def waited_for(message: Message, steps: Steps[Lease | LockInfo]) -> Lease | LockInfo:
     """Make the steps of an acquire, for a run of this message. Returns and raises what they do; at
     a shutdown of the worker it raises what `leave_worker` raises."""
-    if not message.queued:
-        return blocking(steps)
     try:
-        return blocking(steps, _wait)
+        return blocking(steps, _wait if message.queued else Pause.wait)
     except _ShutsDown:
         leave_worker(message)
 

@@ -39,7 +39,7 @@ from .call import BESIDE, HEADER, RESERVED, Call, Send, waiting_seconds
 from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
-from .run import Run, Step, runs
+from .run import Again, Run, Step, runs
 
 logger = logging.getLogger("django_tasklock")
 
@@ -108,12 +108,11 @@ class Unique(Step):
         if other not in (None, message.id) and not message.end_reserved():
             raise Skip("coalesced", Owner(task=str(task.name), task_id=other))
 
-    def refused(self, run: Run, holder: LockInfo) -> bool:
+    def refused(self, run: Run, holder: LockInfo) -> None:
         """End the reservation of a message that is not to run, and try the lock once more."""
-        again = bool(run.message.reserved) and not run.task.conflict.waits
-        if again:
+        if run.message.reserved and not run.task.conflict.waits:
             run.message.end_reserved()
-        return again
+            raise Again
 
 
 def _reserve(call: Call, key: str, ttl: float) -> str | LockInfo | None:
