@@ -39,6 +39,8 @@ RETRY_SECONDS = 0.5
 MISTAKE_PAUSE_SECONDS = 0.1
 # So many jobs are done between two looks at the leases: each may take a while.
 JOBS_AT_ONCE = 10
+# Of more events that come together the oldest are dropped.
+MOST_EVENTS = 2000
 # How long the end of the process waits for the jobs of all stores.
 LAST_SECONDS = 2.0
 
@@ -69,6 +71,9 @@ class Jobs:
         self.vanished: deque[Any] = deque()
         # Whether the process ends: jobs are not to wait for their moment.
         self.hurries = False
+        # The history's: what is written next, and not before which moment.
+        self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
+        self.writes_at = 0.0
         # Held by the thread as long as it runs.
         self.running = new_lock()
         self._bell = Bell(new_lock())

@@ -26,7 +26,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from .._values import clock
-from .._values.owner import COOLING
+from .._values.owner import COOLING, MARK
 from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
 from ..signals import lock_lost, lock_released, tell
@@ -92,17 +92,15 @@ class Keeper:
     def granted(self, own: OwnToken, until: float) -> None:
         """The lease is granted, and ends at ``until``, on `clock.now`."""
         own.until, own.since = until, clock.now()
-        own.way_out, own.state = [None], HELD
+        own.way_out, own.state = {HELD: True}, HELD
         self.plan(own)
 
     def passes(self, own: OwnToken, state: str) -> bool:
         """Have it pass from `HELD` to another state. True for the one caller that has done so."""
-        try:
-            own.way_out.pop()
-        except IndexError:
-            return False
-        own.state = state
-        return True
+        passed = own.way_out.pop(HELD, False)
+        if passed:
+            own.state = state
+        return passed
 
     def lost(self, own: OwnToken, reason: str) -> None:
         """The lease is over while it is held, by the clock or in the store."""
@@ -268,9 +266,14 @@ class Keeper:
             raise StoreUnavailable(self.store.alias, why)
         # Until then it may be in the store, if it has to be given up.
         own.until = max(own.until, clock.now() + ttl)
-        # No process has to live for the lease any more. Whoever adopts it expects this very
-        # version of the record, and replaces it in one step: of several, one does.
-        record = own.marked(mark, ttl)
+        # Whoever adopts it expects this very version of the record, and replaces it in one step:
+        # of several, one does.
+        return self._leave(own, ttl, mark)
+
+    def _leave(self, own: OwnToken, ttl: float, mark: str) -> bool:
+        """Have the record say that no process has to live for the lease, which lasts ``ttl``
+        seconds from now. Returns whether it held the lock. Raises `StoreUnavailable`."""
+        record = {**own.record, "ttl": ttl, "renew": False, MARK: mark}
         return self.store.rewrite(own.name, Held(own.token), ttl, record, mark) is not None
 
     def give_back(self, own: OwnToken) -> bool:
@@ -289,12 +292,11 @@ class Keeper:
         # lost, another run of the same message may have begun, so the note is removed.
         if note is not None:
             store.set_note(note)
-        record = own.marked(COOLING, left)
-        grant = store.rewrite(own.name, Held(own.token), left, record, COOLING)
-        if note is not None and grant is None:
+        held = self._leave(own, left, COOLING)
+        if note is not None and not held:
             with suppress(StoreUnavailable):
                 store.unreserve(note.key, note.text)
-        return grant is not None
+        return held
 
     def _give_back_unanswered(self, own: OwnToken) -> bool:
         store, note, names = self.store, own.note, own.names

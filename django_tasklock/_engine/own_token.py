@@ -11,7 +11,6 @@ from typing import Any
 from weakref import ref
 
 from .._values import clock
-from .._values.owner import MARK
 from ..stores.base import Note
 from .cooling import Cooling
 
@@ -61,18 +60,14 @@ class OwnToken:
     # The calls about the lease that are under way, in their order, each with its thread. One that
     # is over is removed by the callback of its reference: in C, where no signal handler can run.
     calls: dict[ref[LeaseCall], int] = field(default_factory=dict)
-    # Has one item while it is held: the caller that removes it makes the next passage. No lock: an
+    # Has one item while it is held: the caller that takes it makes the next passage. No lock: an
     # exception from a signal handler would leave it locked.
-    way_out: list[None] = field(default_factory=list)
+    way_out: dict[str, bool] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The lock's name, once it is granted."""
         return self.names[0]
-
-    def marked(self, mark: str, ttl: float) -> dict[str, Any]:
-        """The record of the lease for the ``ttl`` seconds for which no process has to live."""
-        return {**self.record, "ttl": ttl, "renew": False, MARK: mark}
 
     def begin_call(self) -> LeaseCall:
         """Return what the caller refers to as long as its call about the lease lasts."""

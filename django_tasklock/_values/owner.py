@@ -222,11 +222,12 @@ def strand_name() -> str:
 
 
 def owner_record(
-    task: str | None = None, task_id: str | None = None, strand: str | None = None
+    task: str | None = None, task_id: str | None = None, strand: str = "", group: int | None = None
 ) -> dict[str, Any]:
     """The owner's fields as a new dict of JSON-able values, for a store's record.
 
-    ``strand``: the `strand_name` of whoever asks, if that is not the caller.
+    ``strand``: the `strand_name` of whoever asks, if that is not the caller. ``group``: the id of a
+    process group in which the work goes on.
     """
     record = this_process().copy()
     record["thread"] = recorded(strand or strand_name())
@@ -234,6 +235,8 @@ def owner_record(
         record["task"] = recorded(task)
     if task_id is not None:
         record["task_id"] = recorded(task_id)
+    if group is not None:
+        record["group"] = group
     return record
 
 
