@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from os import getpid
@@ -34,7 +34,7 @@ from ..stores.base import BaseStore, Extension
 from ..stores.records import Held, note_record
 from .history import note_event
 from .jobs import LOOK_SECONDS, jobs_of
-from .own_token import GIVEN_UP, HELD, LOST, OwnToken, nothing
+from .own_token import GIVEN_UP, HELD, LOST, OwnToken
 
 logger = logging.getLogger("django_tasklock")
 
@@ -114,7 +114,7 @@ class Keeper:
         own.state, own.reason = LOST, reason
         note_event(self.store, "lost", own.name, own.record, reason=reason)
         cause = "expired" if reason == RAN_OUT else "gone"
-        told = self._telling(lock_lost, own, reason=reason, cause=cause)
+        told = partial(self._tell, lock_lost, own, own.lease(), reason=reason, cause=cause)
         if asyncio._get_running_loop() is None:
             told()
         else:  # A receiver must not block the loop.
@@ -148,15 +148,13 @@ class Keeper:
         """The store has released the lease, for its holder or for the thread."""
         self.forget(own)
         if lock_released.receivers:
-            self._telling(lock_released, own)()
+            self._tell(lock_released, own, own.lease())
 
-    def _telling(self, signal: Signal, own: OwnToken, **said: Any) -> Callable[[], None]:
-        """Return what sends a signal of the lease, unless the application has dropped it."""
-        lease = own.lease()
-        if lease is None or own.since is None:
-            return nothing
-        held = clock.now() - own.since
-        return partial(tell, signal, lease=lease, template=lease.template, held=held, **said)
+    def _tell(self, signal: Signal, own: OwnToken, lease: Any, **said: Any) -> None:
+        """Send a signal of the ``lease``; None: the application has dropped it."""
+        if lease is not None and own.since is not None:
+            held = clock.now() - own.since
+            tell(signal, lease=lease, template=lease.template, held=held, **said)
 
     # -------------------------------------------------------------------------- to extend
 

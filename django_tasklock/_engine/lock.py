@@ -240,8 +240,7 @@ class Block(Use):
         elif self.name in leases:
             won = leases[self.name]
         else:
-            acquiring = Acquiring(self.how, self.name, self, template=self.template)
-            won = yield from acquiring.steps()
+            won = yield from Acquiring(self.how, self.name, self, self.template).steps()
         if isinstance(won, LockInfo):
             own = is_own(won, self.how.store, self.strand)
             name = won.name if several else self.name

@@ -19,10 +19,6 @@ ASKED, HELD, RELEASED, DETACHED = "asked", "held", "released", "detached"
 LOST, GIVEN_UP = "lost", "given up"
 
 
-def nothing() -> None:
-    """What is called where nobody is to be told."""
-
-
 class LeaseCall:
     """One call about a lease. It is over with its last reference, also if it was interrupted."""
 
@@ -56,7 +52,7 @@ class OwnToken:
     left: Callable[[], float] | None = None
     cooling: Cooling | None = None
     # Returns the `Lease`, the public face of the token, if the application still has it.
-    lease: Callable[[], Any] = nothing
+    lease: Callable[[], Any] = field(default=lambda: None)
     # The calls about the lease that are under way, in their order, each with its thread. One that
     # is over is removed by the callback of its reference: in C, where no signal handler can run.
     calls: dict[ref[LeaseCall], int] = field(default_factory=dict)

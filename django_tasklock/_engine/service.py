@@ -12,7 +12,6 @@ from weakref import ref
 
 from .._values import clock
 from .._values.arguments import (
-    MOST_LISTED,
     check_known,
     checked_flag,
     checked_name,
@@ -267,8 +266,8 @@ class LockService:
         Raises `ListingNotSupported` on a store that cannot list.
         """
         if limit is not None:
-            limit = min(checked_number(limit, "limit"), MOST_LISTED)
-        offset = min(checked_number(offset, "offset"), MOST_LISTED)
+            limit = checked_number(limit, "limit")
+        offset = checked_number(offset, "offset")
         return self.store.page(checked_text(prefix, "a prefix"), limit, offset)
 
     def count(self, prefix: str = "") -> int:
@@ -332,7 +331,7 @@ class LockService:
         store, use = self.store, Use()
         record = operator_record(checked_remark(by, "by"), checked_remark(reason, "a reason"))
         how = How(self.alias, checked_ttl(ttl), wait)
-        won = blocking(Acquiring(how, name, use, record).steps())
+        won = blocking(Acquiring(how, name, use, record=record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
         info = LockInfo(

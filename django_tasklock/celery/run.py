@@ -170,7 +170,7 @@ class Run:
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
         return waited_for(message, Acquiring(
-            how, message.name, self.use, None,
+            how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).steps())  # fmt: skip
 
