@@ -146,7 +146,7 @@ class Keeper:
 
     def released(self, own: OwnToken) -> None:
         """The store has released the lease, for its holder or for the thread."""
-        self.forget(own)
+        self.table.pop(own.token, None)  # As `forget` does, without a call more for each lock.
         if lock_released.receivers:
             self._tell(lock_released, own, own.lease())
 

@@ -151,22 +151,14 @@ class LockContext(Generic[Held]):
 
     def __enter__(self) -> Held:
         block = self._new_block()
-        held: Held = blocking(block.steps())
-        if self._blocks:
-            self._check_alone(block)
-        self._blocks.append(block)
-        return held
+        return self._begun(block, blocking(block.steps()))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._last().end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
         block = self._new_block()
-        held: Held = await drive(self._how.store, block.steps(), block.drop)
-        if self._blocks:
-            self._check_alone(block)
-        self._blocks.append(block)
-        return held
+        return self._begun(block, await drive(self._how.store, block.steps(), block.drop))
 
     async def __aexit__(self, *error: Any) -> None:
         await self._last().__aexit__(*error)
@@ -182,12 +174,14 @@ class LockContext(Generic[Held]):
                 )
         return Block(self._how, self.name)
 
-    def _check_alone(self, block: Block) -> None:
+    def _begun(self, block: Block, held: Held) -> Held:
         if not self._how.reentrant and any(map(block.is_beside, self._blocks)):
             # The other block's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
             block.drop()
             raise RuntimeError(f"this thread is in a block of this lock() already: {EACH}")
+        self._blocks.append(block)
+        return held
 
     def _last(self) -> Block:
         """The block that ends: the last one of this thread or task, or else the only one."""
