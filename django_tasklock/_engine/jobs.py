@@ -48,8 +48,7 @@ LAST_SECONDS = 2.0
 class Jobs:
     """The jobs of one store and process, and the thread that does them."""
 
-    def __init__(self, store: BaseStore) -> None:
-        self.store = store
+    def __init__(self) -> None:
         # The keeper's: its tokens, and what looks after them, which returns when it is to be called
         # again, on `clock.now`.
         self.tokens: dict[str, Any] = {}
@@ -180,7 +179,7 @@ _all: OfProcess[WeakValueDictionary[int, Jobs]] = OfProcess(WeakValueDictionary)
 
 def jobs_of(store: BaseStore) -> Jobs:
     """The jobs of a store."""
-    return own_of(store, "_jobs", Jobs)
+    return own_of(store, "_jobs", lambda _: Jobs())
 
 
 def all_jobs() -> list[Jobs]:
