@@ -315,25 +315,27 @@ class Use:
     ``leases`` are its own, in the order in which they were taken, and ``shared`` those that a block
     around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
     exception from a signal handler came just before the release, the renewal thread gives its
-    leases back. ``strand`` names the thread or asyncio task in which it was made, and ``job`` is
-    the Celery task there: its steps may be made in other threads. ``said``: what the owner's record
-    is to say, as for `owner_record`; "task" and "task_id" are those of the task whose own lock it
-    is. ``note_kept``: the acquire has not written its note, because there is another. ``who``: what
-    did its work under the lock, such as "a view", which is not to be done again because the store
-    does not answer the release: that is logged, and raises nothing. "": it raises.
+    leases back. ``strand`` names the thread or asyncio task in which it was made: its steps may be
+    made in other threads. ``said``: what the owner's record is to say, as for `owner_record`. Its
+    "task" and "task_id" are those of the task whose own lock it is; without any, those of the task
+    inside which it was made. ``note_kept``: the acquire has not written its note, because there is
+    another. ``who``: what did its work under the lock, such as "a view", which is not to be done
+    again because the store does not answer the release: that is logged, and raises nothing. "": it
+    raises.
     """
 
-    __slots__ = ("__weakref__", "job", "leases", "note_kept", "said", "shared", "strand", "who")
+    __slots__ = ("__weakref__", "leases", "note_kept", "said", "shared", "strand", "who")
 
     # Whether its end raises nothing.
     quiet = False
 
     def __init__(self, who: str = "", **said: Any) -> None:
-        self.who, self.said = who, said
+        job = None if said else running_task()
+        self.who = who
+        self.said = said if job is None else {"task": job[0], "task_id": job[1], INSIDE: True}
         self.leases: list[Lease] = []
         self.shared: list[Lease] = []
         self.strand = strand_name()
-        self.job = None if said else running_task()
         self.note_kept = False
 
     def is_beside(self, other: Use) -> bool:
@@ -342,11 +344,8 @@ class Use:
         return self.strand == other.strand and not any(lease._keeper.inherited for lease in leases)
 
     def record(self) -> dict[str, Any]:
-        """Return the owner's record of a lock that is taken here. Code that runs inside a Celery
-        task, and says nothing else, records that task."""
-        if self.said or self.job is None:
-            return owner_record(strand=self.strand, **self.said)
-        return owner_record(*self.job, self.strand) | {INSIDE: True}
+        """Return the owner's record of a lock that is taken here."""
+        return owner_record(strand=self.strand, **self.said)
 
     def end(self, *, failed: bool) -> None:
         """Release the leases at the end of a block, the last one first, whatever becomes of others.

@@ -222,12 +222,12 @@ def strand_name() -> str:
 
 
 def owner_record(
-    task: str | None = None, task_id: str | None = None, strand: str = "", group: int | None = None
+    task: str | None = None, task_id: str | None = None, strand: str = "", **more: Any
 ) -> dict[str, Any]:
     """The owner's fields as a new dict of JSON-able values, for a store's record.
 
-    ``strand``: the `strand_name` of whoever asks, if that is not the caller. ``group``: the id of a
-    process group in which the work goes on.
+    ``strand``: the `strand_name` of whoever asks, if that is not the caller. ``more``: further
+    fields, such as the ``group`` in which the work goes on.
     """
     record = this_process().copy()
     record["thread"] = recorded(strand or strand_name())
@@ -235,8 +235,7 @@ def owner_record(
         record["task"] = recorded(task)
     if task_id is not None:
         record["task_id"] = recorded(task_id)
-    if group is not None:
-        record["group"] = group
+    record.update(more)
     return record
 
 
