@@ -200,14 +200,13 @@ class LockService:
         lease = self.try_adopt(handle, use, use.record(), renew)
         return lease and lease.alone()
 
-    def adopt_again(self, lease: Lease, handle: str, *, renew: bool) -> bool:
-        """Hold a lease again that this process has detached. Returns False if it cannot: somebody
-        has adopted it, or it is over. Raises `StoreUnavailable`."""
+    def adopt_again(self, lease: Lease, handle: str, *, renew: bool) -> None:
+        """Hold a lease again that this process has detached, unless somebody has adopted it, or it
+        is over. Raises `StoreUnavailable`."""
         use = Use()
-        adopted = self.try_adopt(handle, use, lease._own.record, renew, lease.template)
+        adopted = self.try_adopt(handle, use, lease._own.record, renew)
         if adopted is not None:
             lease.adopted_again(adopted)
-        return adopted is not None
 
     def try_adopt(
         self, handle: str, use: Use, owner: Mapping[str, Any], renew: bool, template: Any = None
@@ -215,7 +214,7 @@ class LockService:
         """As `adopt`, for a block. ``owner``: the adopter's record."""
         said = read_handle(handle)
         checked_flag(renew, "renew")
-        store = self.using(said.alias).store
+        store = stores[said.alias]
         name = store.keyed(said.name)
         record = {**owner, "ttl": said.ttl, "renew": renew}
         if said.slots is not None:
