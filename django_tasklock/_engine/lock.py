@@ -175,7 +175,7 @@ class LockContext(Generic[Held]):
         return Block(self._how, self.name)
 
     def _begun(self, block: Block, held: Held) -> Held:
-        if not self._how.reentrant and any(map(block.is_beside, self._blocks)):
+        if self._blocks and not self._how.reentrant and any(map(block.is_beside, self._blocks)):
             # The other block's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
             block.drop()

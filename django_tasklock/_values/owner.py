@@ -229,13 +229,11 @@ def owner_record(
     ``strand``: the `strand_name` of whoever asks, if that is not the caller. ``more``: further
     fields, such as the ``group`` in which the work goes on.
     """
-    record = this_process().copy()
-    record["thread"] = recorded(strand or strand_name())
+    record = {**this_process(), **more, "thread": recorded(strand or strand_name())}
     if task is not None:
         record["task"] = recorded(task)
     if task_id is not None:
         record["task_id"] = recorded(task_id)
-    record.update(more)
     return record
 
 
