@@ -119,11 +119,9 @@ def asked(
     note: Note | None = None, **options: Any,
 ) -> Lease | LockInfo:  # fmt: skip
     """What becomes of a task's question for its lock."""
-    use = Use()
-    acquiring = Acquiring(
-        How(**options), name, use, use.record(task, task_id), token=token, note=note
-    )
-    won = blocking(acquiring.steps())
+    said: dict[str, Any] = {"task": task, "task_id": task_id} if task or task_id else {}
+    use = Use(**said)
+    won = blocking(Acquiring(How(**options), name, use, token=token, note=note).steps())
     return won.alone() if isinstance(won, Lease) else won
 
 
@@ -196,7 +194,7 @@ def forget_all() -> None:
     for each in jobs.all_jobs():
         for kept in (each.tokens, each.new, each.planned, each.notes):
             kept.clear()
-        history.history_of(each.store).events.clear()
+        each.events.clear()
 
 
 def is_renewed(*names: str) -> bool:
@@ -232,7 +230,7 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def queue_events_in(queue: deque[Any]) -> None:
     """Have the events wait there until they are written."""
-    history.history_of(stores["default"]).events = queue
+    jobs.jobs_of(stores["default"]).events = queue
 
 
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:

@@ -92,19 +92,19 @@ class How:
 class Acquiring:
     """One acquire of a lock, for a block or call that has a `Use`.
 
-    ``record``: the owner's; None: that of the caller; it is changed. ``template``: what the name
-    was filled from. ``token``: one that `new_token` made, for a process that releases what another
-    process acquires. ``note``: the store writes it with the lease, on most stores in the same round
-    trip, unless its key has another text: `Use.note_kept`.
+    ``template``: what the name was filled from. ``token``: one that `new_token` made, for a process
+    that releases what another process acquires. ``note``: the store writes it with the lease, on
+    most stores in the same round trip, unless its key has another text: `Use.note_kept`.
+    ``record``: the owner's; None: that of `Use.record`; it is changed.
     """
 
     how: How
     name: str
     use: Use
-    record: dict[str, Any] | None = None
     template: str | None = None
     token: str | None = None
     note: Note | None = None
+    record: dict[str, Any] | None = None
     began: float = field(init=False)
     keeper: Keeper = field(init=False)
     own: OwnToken = field(init=False)
@@ -241,7 +241,7 @@ def acquire_all(
     If a lease is lost before all are there, the others are released, and that one counts as held.
     """
     began, in_order = clock.now(), sorted(set(map(checked_name, names)))
-    several = [Acquiring(how, name, use, template=templates.get(name)) for name in in_order]
+    several = [Acquiring(how, name, use, templates.get(name)) for name in in_order]
     try:
         leases = {} if len(several) == 1 else _at_once(several)
         won = leases or (yield from _in_turn(several, began))

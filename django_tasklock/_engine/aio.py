@@ -50,7 +50,8 @@ async def drive(alias: str, steps: Steps[T], undo: Callable[[], object]) -> T:
 
     def wake(woken: asyncio.Future[None]) -> None:
         try:
-            loop.call_soon_threadsafe(_set, woken)
+            # To cancel it again, when it is over, does nothing.
+            loop.call_soon_threadsafe(woken.cancel)
         except RuntimeError:
             # The loop is closed. The waiter passes on what is perhaps handed over just now.
             _submit(alias, "releasing", steps.close)
@@ -144,8 +145,3 @@ def _call_and_close(call: Callable[[], T]) -> T:
         for cache in caches.all(initialized_only=True):
             if cache not in known:
                 cache.close()
-
-
-def _set(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)

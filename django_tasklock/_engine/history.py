@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +20,6 @@ from .._values import clock
 from .._values.event import Event, Kind
 from .._values.lock_info import LockInfo, shown
 from .._values.owner import HELD_BY, Owner, recorded
-from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
 from .jobs import jobs_of
@@ -30,26 +28,10 @@ logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.
 BATCH_SECONDS = 1.0
-# Of more events that come together the oldest are dropped.
-MOST_EVENTS = 2000
 # The fields of an owner that are for people: those for programs take half of the room.
 SHOWN = (
     "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots",
 )  # fmt: skip
-
-
-class History:
-    """What one process has noted for one store."""
-
-    def __init__(self, store: BaseStore) -> None:
-        # What is written next, and not before this moment.
-        self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
-        self.writes_at = 0.0
-
-
-def history_of(store: BaseStore) -> History:
-    """The history of a store."""
-    return own_of(store, "_history", History)
 
 
 def note_event(
@@ -67,16 +49,16 @@ def note_event(
     """
     if not store.supports_history:
         return
-    history, now = history_of(store), clock.now()
-    history.events.append((time.time(), kind, name, owner, holder, fields))
-    if now >= history.writes_at:
-        history.writes_at = now + BATCH_SECONDS
-        jobs_of(store).later(partial(write_events, store), BATCH_SECONDS)
+    jobs, now = jobs_of(store), clock.now()
+    jobs.events.append((time.time(), kind, name, owner, holder, fields))
+    if now >= jobs.writes_at:
+        jobs.writes_at = now + BATCH_SECONDS
+        jobs.later(partial(write_events, store), BATCH_SECONDS)
 
 
 def write_events(store: BaseStore) -> None:
     """Write the events that are not written yet, in the calling thread. Raises nothing."""
-    events, found = history_of(store).events, dict[object, Event]()
+    events, found = jobs_of(store).events, dict[object, Event]()
     with suppress(IndexError):  # Another thread may empty it at the same time.
         while True:
             noted = events.popleft()

@@ -39,6 +39,8 @@ RETRY_SECONDS = 0.5
 MISTAKE_PAUSE_SECONDS = 0.1
 # So many jobs are done between two looks at the leases: each may take a while.
 JOBS_AT_ONCE = 10
+# Of more events that come together the oldest are dropped.
+MOST_EVENTS = 2000
 # How long the end of the process waits for the jobs of all stores.
 LAST_SECONDS = 2.0
 
@@ -46,8 +48,7 @@ LAST_SECONDS = 2.0
 class Jobs:
     """The jobs of one store and process, and the thread that does them."""
 
-    def __init__(self, store: BaseStore) -> None:
-        self.store = store
+    def __init__(self) -> None:
         # The keeper's: its tokens, and what looks after them, which returns when it is to be called
         # again, on `clock.now`.
         self.tokens: dict[str, Any] = {}
@@ -69,6 +70,9 @@ class Jobs:
         self.vanished: deque[Any] = deque()
         # Whether the process ends: jobs are not to wait for their moment.
         self.hurries = False
+        # The history's: what is written next, and not before which moment.
+        self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
+        self.writes_at = 0.0
         # Held by the thread as long as it runs.
         self.running = new_lock()
         self._bell = Bell(new_lock())
@@ -175,7 +179,7 @@ _all: OfProcess[WeakValueDictionary[int, Jobs]] = OfProcess(WeakValueDictionary)
 
 def jobs_of(store: BaseStore) -> Jobs:
     """The jobs of a store."""
-    return own_of(store, "_jobs", Jobs)
+    return own_of(store, "_jobs", lambda _: Jobs())
 
 
 def all_jobs() -> list[Jobs]:

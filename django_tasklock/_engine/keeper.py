@@ -17,7 +17,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from os import getpid
@@ -26,7 +26,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from .._values import clock
-from .._values.owner import COOLING
+from .._values.owner import COOLING, MARK
 from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
 from ..signals import lock_lost, lock_released, tell
@@ -34,7 +34,7 @@ from ..stores.base import BaseStore, Extension
 from ..stores.records import Held, note_record
 from .history import note_event
 from .jobs import LOOK_SECONDS, jobs_of
-from .own_token import GIVEN_UP, HELD, LOST, OwnToken, nothing
+from .own_token import GIVEN_UP, HELD, LOST, OwnToken
 
 logger = logging.getLogger("django_tasklock")
 
@@ -92,17 +92,15 @@ class Keeper:
     def granted(self, own: OwnToken, until: float) -> None:
         """The lease is granted, and ends at ``until``, on `clock.now`."""
         own.until, own.since = until, clock.now()
-        own.way_out, own.state = [None], HELD
+        own.way_out, own.state = {HELD: True}, HELD
         self.plan(own)
 
     def passes(self, own: OwnToken, state: str) -> bool:
         """Have it pass from `HELD` to another state. True for the one caller that has done so."""
-        try:
-            own.way_out.pop()
-        except IndexError:
-            return False
-        own.state = state
-        return True
+        passed = own.way_out.pop(HELD, False)
+        if passed:
+            own.state = state
+        return passed
 
     def lost(self, own: OwnToken, reason: str) -> None:
         """The lease is over while it is held, by the clock or in the store."""
@@ -116,7 +114,7 @@ class Keeper:
         own.state, own.reason = LOST, reason
         note_event(self.store, "lost", own.name, own.record, reason=reason)
         cause = "expired" if reason == RAN_OUT else "gone"
-        told = self._telling(lock_lost, own, reason=reason, cause=cause)
+        told = partial(self._tell, lock_lost, own, own.lease(), reason=reason, cause=cause)
         if asyncio._get_running_loop() is None:
             told()
         else:  # A receiver must not block the loop.
@@ -148,17 +146,15 @@ class Keeper:
 
     def released(self, own: OwnToken) -> None:
         """The store has released the lease, for its holder or for the thread."""
-        self.forget(own)
+        self.table.pop(own.token, None)  # As `forget` does, without a call more for each lock.
         if lock_released.receivers:
-            self._telling(lock_released, own)()
+            self._tell(lock_released, own, own.lease())
 
-    def _telling(self, signal: Signal, own: OwnToken, **said: Any) -> Callable[[], None]:
-        """Return what sends a signal of the lease, unless the application has dropped it."""
-        lease = own.lease()
-        if lease is None or own.since is None:
-            return nothing
-        held = clock.now() - own.since
-        return partial(tell, signal, lease=lease, template=lease.template, held=held, **said)
+    def _tell(self, signal: Signal, own: OwnToken, lease: Any, **said: Any) -> None:
+        """Send a signal of the ``lease``; None: the application has dropped it."""
+        if lease is not None and own.since is not None:
+            held = clock.now() - own.since
+            tell(signal, lease=lease, template=lease.template, held=held, **said)
 
     # -------------------------------------------------------------------------- to extend
 
@@ -268,9 +264,14 @@ class Keeper:
             raise StoreUnavailable(self.store.alias, why)
         # Until then it may be in the store, if it has to be given up.
         own.until = max(own.until, clock.now() + ttl)
-        # No process has to live for the lease any more. Whoever adopts it expects this very
-        # version of the record, and replaces it in one step: of several, one does.
-        record = own.marked(mark, ttl)
+        # Whoever adopts it expects this very version of the record, and replaces it in one step:
+        # of several, one does.
+        return self._leave(own, ttl, mark)
+
+    def _leave(self, own: OwnToken, ttl: float, mark: str) -> bool:
+        """Have the record say that no process has to live for the lease, which lasts ``ttl``
+        seconds from now. Returns whether it held the lock. Raises `StoreUnavailable`."""
+        record = {**own.record, "ttl": ttl, "renew": False, MARK: mark}
         return self.store.rewrite(own.name, Held(own.token), ttl, record, mark) is not None
 
     def give_back(self, own: OwnToken) -> bool:
@@ -289,12 +290,11 @@ class Keeper:
         # lost, another run of the same message may have begun, so the note is removed.
         if note is not None:
             store.set_note(note)
-        record = own.marked(COOLING, left)
-        grant = store.rewrite(own.name, Held(own.token), left, record, COOLING)
-        if note is not None and grant is None:
+        held = self._leave(own, left, COOLING)
+        if note is not None and not held:
             with suppress(StoreUnavailable):
                 store.unreserve(note.key, note.text)
-        return grant is not None
+        return held
 
     def _give_back_unanswered(self, own: OwnToken) -> bool:
         store, note, names = self.store, own.note, own.names

@@ -315,21 +315,27 @@ class Use:
     ``leases`` are its own, in the order in which they were taken, and ``shared`` those that a block
     around it has (``reentrant=True``). If it is garbage-collected with its frames, because an
     exception from a signal handler came just before the release, the renewal thread gives its
-    leases back. ``strand`` names the thread or asyncio task in which it was made, and ``job`` is
-    the Celery task there, unless the lock is a task's own: its steps may be made in other threads.
-    ``note_kept``: the acquire has not written its note, because there is another. ``who``: what did
-    its work under the lock, such as "a view", which is not to be done again because the store does
-    not answer the release: that is logged, and raises nothing. "": it raises.
+    leases back. ``strand`` names the thread or asyncio task in which it was made: its steps may be
+    made in other threads. ``said``: what the owner's record is to say, as for `owner_record`. Its
+    "task" and "task_id" are those of the task whose own lock it is; without any, those of the task
+    inside which it was made. ``note_kept``: the acquire has not written its note, because there is
+    another. ``who``: what did its work under the lock, such as "a view", which is not to be done
+    again because the store does not answer the release: that is logged, and raises nothing. "": it
+    raises.
     """
 
-    __slots__ = ("__weakref__", "job", "leases", "note_kept", "shared", "strand", "who")
+    __slots__ = ("__weakref__", "leases", "note_kept", "said", "shared", "strand", "who")
 
-    def __init__(self, who: str = "", *, of_task: bool = False) -> None:
+    # Whether its end raises nothing.
+    quiet = False
+
+    def __init__(self, who: str = "", **said: Any) -> None:
+        job = None if said else running_task()
         self.who = who
+        self.said = said if job is None else {"task": job[0], "task_id": job[1], INSIDE: True}
         self.leases: list[Lease] = []
         self.shared: list[Lease] = []
         self.strand = strand_name()
-        self.job = None if of_task else running_task()
         self.note_kept = False
 
     def is_beside(self, other: Use) -> bool:
@@ -337,27 +343,17 @@ class Use:
         leases = (*other.leases, *other.shared)
         return self.strand == other.strand and not any(lease._keeper.inherited for lease in leases)
 
-    def record(
-        self, task: str | None = None, task_id: str | None = None, group: int | None = None
-    ) -> dict[str, Any]:
-        """Return the owner's record of a lock that is taken here.
+    def record(self) -> dict[str, Any]:
+        """Return the owner's record of a lock that is taken here."""
+        return owner_record(strand=self.strand, **self.said)
 
-        ``task`` and ``task_id``: those of the task whose own lock it is. Without both, code that
-        runs inside a Celery task records that task. ``group``: the id of a process group in which
-        the work goes on.
-        """
-        if self.job is None or task is not None or task_id is not None:
-            record = owner_record(task, task_id, self.strand)
-            return record if group is None else record | {"group": group}
-        return owner_record(*self.job, self.strand) | {INSIDE: True}
-
-    def end(self, *, failed: bool, quiet: bool | None = None) -> None:
+    def end(self, *, failed: bool) -> None:
         """Release the leases at the end of a block, the last one first, whatever becomes of others.
 
         Once the store has not answered, the rest is given up: each of them might wait as long.
-        ``failed``: the block raised an error. ``quiet``: raise nothing; None: if the block failed,
-        because its error is to be reported. Otherwise raises `LeaseLost` if a lease was lost, also
-        a shared one, and else `StoreUnavailable`.
+        ``failed``: the block raised an error, which is to be reported: nothing else is raised.
+        Otherwise raises `LeaseLost` if a lease was lost, also a shared one, and else
+        `StoreUnavailable`, unless it is ``quiet``.
         """
         lost: LeaseLost | None = None
         silent: StoreUnavailable | None = None
@@ -385,7 +381,7 @@ class Use:
                     logger.warning("%s could not release its lock %s now: %s", self.who, name, why)
         self.shared, self.leases = [], []
         worst = lost or (None if self.who else silent)
-        if worst is not None and not (failed if quiet is None else quiet):
+        if worst is not None and not (failed or self.quiet):
             raise worst
 
     def drop(self) -> None:

@@ -151,22 +151,14 @@ class LockContext(Generic[Held]):
 
     def __enter__(self) -> Held:
         block = self._new_block()
-        held: Held = blocking(block.steps())
-        if self._blocks:
-            self._check_alone(block)
-        self._blocks.append(block)
-        return held
+        return self._begun(block, blocking(block.steps()))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._last().end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
         block = self._new_block()
-        held: Held = await drive(self._how.store, block.steps(), block.drop)
-        if self._blocks:
-            self._check_alone(block)
-        self._blocks.append(block)
-        return held
+        return self._begun(block, await drive(self._how.store, block.steps(), block.drop))
 
     async def __aexit__(self, *error: Any) -> None:
         await self._last().__aexit__(*error)
@@ -182,12 +174,14 @@ class LockContext(Generic[Held]):
                 )
         return Block(self._how, self.name)
 
-    def _check_alone(self, block: Block) -> None:
-        if not self._how.reentrant and any(map(block.is_beside, self._blocks)):
+    def _begun(self, block: Block, held: Held) -> Held:
+        if self._blocks and not self._how.reentrant and any(map(block.is_beside, self._blocks)):
             # The other block's lease is over, or it has another permit. Of two blocks that are not
             # one in the other, nobody could tell which of them ends.
             block.drop()
             raise RuntimeError(f"this thread is in a block of this lock() already: {EACH}")
+        self._blocks.append(block)
+        return held
 
     def _last(self) -> Block:
         """The block that ends: the last one of this thread or task, or else the only one."""
@@ -210,8 +204,7 @@ _outer: ContextVar[tuple[ref[Block], ...]] = ContextVar("tasklock_blocks", defau
 class Block(Use):
     """One block or call under a lock, or several: `steps` acquires them, its end releases them.
 
-    ``name`` is a str, or a list or tuple of several. ``who``: as for `Use`. ``said``: what the
-    owner's record is to say, as for `Use.record`.
+    ``name`` is a str, or a list or tuple of several. ``who`` and ``said``: as for `Use`.
     """
 
     # What the name was filled from.
@@ -221,14 +214,12 @@ class Block(Use):
     kwargs: Any = None
     # Whether it has begun: the locks are its own, until its end.
     has_begun = False
-    # Whether its end raises nothing, as for `Use.end`.
-    quiet: bool | None = None
     # What its error says where another block of this thread or task has the lock.
     hint = "by this very thread; reentrant=True lets it take the lock again"
 
     def __init__(self, how: How, name: Any, who: str = "", **said: Any) -> None:
-        super().__init__(who)
-        self.how, self.name, self.said = how, name, said
+        super().__init__(who, **said)
+        self.how, self.name = how, name
         if how.reentrant:
             others = [each for each in _outer.get() if each() is not None]
             _outer.set((*others, ref(self)))
@@ -243,8 +234,7 @@ class Block(Use):
         elif self.name in leases:
             won = leases[self.name]
         else:
-            record = self.record(**self.said)
-            won = yield from Acquiring(self.how, self.name, self, record, self.template).steps()
+            won = yield from Acquiring(self.how, self.name, self, self.template).steps()
         if isinstance(won, LockInfo):
             own = is_own(won, self.how.store, self.strand)
             name = won.name if several else self.name
@@ -286,7 +276,7 @@ class Block(Use):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.end(failed=kind is not None, quiet=self.quiet)
+        self.end(failed=kind is not None)
 
     async def __aenter__(self) -> Block:
         return self
@@ -294,5 +284,4 @@ class Block(Use):
     async def __aexit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         # A coroutine that is closed cannot wait: the renewal thread gives its leases back.
         if not isinstance(error, GeneratorExit):
-            call = partial(self.end, failed=error is not None, quiet=self.quiet)
-            await finish(self.how.store, call)
+            await finish(self.how.store, partial(self.end, failed=error is not None))

@@ -11,17 +11,12 @@ from typing import Any
 from weakref import ref
 
 from .._values import clock
-from .._values.owner import MARK
 from ..stores.base import Note
 from .cooling import Cooling
 
 # The states of a token: lease.py draws them.
 ASKED, HELD, RELEASED, DETACHED = "asked", "held", "released", "detached"
 LOST, GIVEN_UP = "lost", "given up"
-
-
-def nothing() -> None:
-    """What is called where nobody is to be told."""
 
 
 class LeaseCall:
@@ -57,22 +52,18 @@ class OwnToken:
     left: Callable[[], float] | None = None
     cooling: Cooling | None = None
     # Returns the `Lease`, the public face of the token, if the application still has it.
-    lease: Callable[[], Any] = nothing
+    lease: Callable[[], Any] = field(default=lambda: None)
     # The calls about the lease that are under way, in their order, each with its thread. One that
     # is over is removed by the callback of its reference: in C, where no signal handler can run.
     calls: dict[ref[LeaseCall], int] = field(default_factory=dict)
-    # Has one item while it is held: the caller that removes it makes the next passage. No lock: an
+    # Has one item while it is held: the caller that takes it makes the next passage. No lock: an
     # exception from a signal handler would leave it locked.
-    way_out: list[None] = field(default_factory=list)
+    way_out: dict[str, bool] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The lock's name, once it is granted."""
         return self.names[0]
-
-    def marked(self, mark: str, ttl: float) -> dict[str, Any]:
-        """The record of the lease for the ``ttl`` seconds for which no process has to live."""
-        return {**self.record, "ttl": ttl, "renew": False, MARK: mark}
 
     def begin_call(self) -> LeaseCall:
         """Return what the caller refers to as long as its call about the lease lasts."""

@@ -12,7 +12,6 @@ from weakref import ref
 
 from .._values import clock
 from .._values.arguments import (
-    MOST_LISTED,
     check_known,
     checked_flag,
     checked_name,
@@ -201,14 +200,13 @@ class LockService:
         lease = self.try_adopt(handle, use, use.record(), renew)
         return lease and lease.alone()
 
-    def adopt_again(self, lease: Lease, handle: str, *, renew: bool) -> bool:
-        """Hold a lease again that this process has detached. Returns False if it cannot: somebody
-        has adopted it, or it is over. Raises `StoreUnavailable`."""
+    def adopt_again(self, lease: Lease, handle: str, *, renew: bool) -> None:
+        """Hold a lease again that this process has detached, unless somebody has adopted it, or it
+        is over. Raises `StoreUnavailable`."""
         use = Use()
-        adopted = self.try_adopt(handle, use, lease._own.record, renew, lease.template)
+        adopted = self.try_adopt(handle, use, lease._own.record, renew)
         if adopted is not None:
             lease.adopted_again(adopted)
-        return adopted is not None
 
     def try_adopt(
         self, handle: str, use: Use, owner: Mapping[str, Any], renew: bool, template: Any = None
@@ -216,7 +214,7 @@ class LockService:
         """As `adopt`, for a block. ``owner``: the adopter's record."""
         said = read_handle(handle)
         checked_flag(renew, "renew")
-        store = self.using(said.alias).store
+        store = stores[said.alias]
         name = store.keyed(said.name)
         record = {**owner, "ttl": said.ttl, "renew": renew}
         if said.slots is not None:
@@ -267,8 +265,8 @@ class LockService:
         Raises `ListingNotSupported` on a store that cannot list.
         """
         if limit is not None:
-            limit = min(checked_number(limit, "limit"), MOST_LISTED)
-        offset = min(checked_number(offset, "offset"), MOST_LISTED)
+            limit = checked_number(limit, "limit")
+        offset = checked_number(offset, "offset")
         return self.store.page(checked_text(prefix, "a prefix"), limit, offset)
 
     def count(self, prefix: str = "") -> int:
@@ -332,7 +330,7 @@ class LockService:
         store, use = self.store, Use()
         record = operator_record(checked_remark(by, "by"), checked_remark(reason, "a reason"))
         how = How(self.alias, checked_ttl(ttl), wait)
-        won = blocking(Acquiring(how, name, use, record).steps())
+        won = blocking(Acquiring(how, name, use, record=record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
         info = LockInfo(

@@ -91,10 +91,11 @@ def checked_flag(flag: Any, what: str) -> bool:
 
 
 def checked_number(number: Any, what: str) -> int:
-    """Return ``number``. Raises `TypeError` or `ValueError` unless it is a whole one >= 0."""
+    """Return ``number``, at most `MOST_LISTED`. Raises `TypeError` or `ValueError` unless it is a
+    whole one >= 0."""
     if _typed(number, what, int, "a whole number") < 0:
         raise ValueError(f"{what} cannot be negative: {number!r:.100}")
-    return int(number)
+    return min(int(number), MOST_LISTED)
 
 
 def checked_ttl(ttl: Any, what: str = "ttl") -> float:

@@ -222,14 +222,14 @@ def strand_name() -> str:
 
 
 def owner_record(
-    task: str | None = None, task_id: str | None = None, strand: str | None = None
+    task: str | None = None, task_id: str | None = None, strand: str = "", **more: Any
 ) -> dict[str, Any]:
     """The owner's fields as a new dict of JSON-able values, for a store's record.
 
-    ``strand``: the `strand_name` of whoever asks, if that is not the caller.
+    ``strand``: the `strand_name` of whoever asks, if that is not the caller. ``more``: further
+    fields, such as the ``group`` in which the work goes on.
     """
-    record = this_process().copy()
-    record["thread"] = recorded(strand or strand_name())
+    record = {**this_process(), **more, "thread": recorded(strand or strand_name())}
     if task is not None:
         record["task"] = recorded(task)
     if task_id is not None:

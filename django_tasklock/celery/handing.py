@@ -55,7 +55,7 @@ class Handing(Step):
             return None
         if not _is_of(handle.name, handle.slots, *message.named):
             return None
-        owner, template = run.use.record(task.name, message.id), task.naming.template
+        owner, template = run.use.record(), task.naming.template
         lease = task.locks.try_adopt(str(handle), run.use, owner, task.lock_renew, template)
         ttl = task.locks.store.settings.ttl if task.lock_ttl is None else task.lock_ttl
         if lease is not None and not task.lock_renew and lease.ttl < ttl:

@@ -95,7 +95,7 @@ class Run:
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # Its lease is given up if a signal's exception loses this run.
-        self.use = Use(of_task=True)
+        self.use = Use(task=task.name, task_id=message.id)
         self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None
 
@@ -172,7 +172,7 @@ class Run:
             cooldown_after_error=task.lock_cooldown_after_error,
         )  # fmt: skip
         return waited_for(message, Acquiring(
-            how, message.name, self.use, self.use.record(task.name, message.id),
+            how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).steps())  # fmt: skip
 
