@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import wraps
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -40,10 +39,8 @@ class WorkerRequest(Request):
         and its message comes back for ever.
         """
         super().__init_subclass__(**kwargs)
-        if (given := vars(cls).get("on_success")) is None:
-            return
+        given = cls.on_success
 
-        @wraps(given)
         def on_success(request: Any, result: Any, **options: Any) -> Any:
             if isinstance(result, ExceptionInfo):
                 lost: Any = getattr(result.exception, "exc", result.exception)

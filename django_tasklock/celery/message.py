@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from datetime import timezone
+from enum import Enum
 from typing import Any
 
 from celery import states
@@ -34,6 +35,29 @@ from .options import TaskOptions
 logger = logging.getLogger("django_tasklock")
 
 
+class Origin(Enum):
+    """Where a call comes from, which says what becomes of it if its process dies."""
+
+    DIRECT = "direct"  # A call of the task itself, perhaps inside a run: no message.
+    EAGER = "eager"  # It runs in the process that has sent it: no message that can be requeued.
+    EARLY = "early"  # Its message is acknowledged before it runs, and is lost with its process.
+    LATE = "late"  # The broker keeps its message until it has ended, and delivers it again.
+
+    @classmethod
+    def of(cls, task: TaskOptions, request: Any, args: Any, kwargs: Any) -> Origin:
+        """Return that of a call with these arguments, which is just beginning."""
+        # Celery makes the request for the message's own call, which another class of the task may
+        # repeat. A call from inside a body, or from a hook of the task after it, shows the request
+        # of the run around it.
+        reached = "tasklock_run" in request.__dict__
+        again = reached and request.tasklock_run is None and is_of(request, args, kwargs)
+        if request.called_directly or (reached and not again):
+            return cls.DIRECT
+        if request.is_eager or not request.id:
+            return cls.EAGER
+        return cls.LATE if task.acks_late else cls.EARLY
+
+
 class Message:
     """The message of one call of ``task``; or a call without a message, which has no ``id``.
 
@@ -45,18 +69,11 @@ class Message:
     def __init__(self, task: TaskOptions, request: Any, args: Any, kwargs: Any) -> None:
         self.task, self.request = task, request
         self.id: Any = request.id  # None for a direct call.
-        # Celery makes the request for the message's own call, which another class of the task may
-        # repeat. A call from inside a body, or from a hook of the task after it, shows the request
-        # of the run around it.
-        reached = "tasklock_run" in request.__dict__
-        again = reached and request.tasklock_run is None and is_of(request, args, kwargs)
-        # Whether Celery made the request for this very call. If not, it is a direct call.
-        self.own = not request.called_directly and (again or not reached)
-        # Whether there is a message that can be requeued. An eager call runs where it is sent.
-        self.queued = self.own and not request.is_eager and bool(request.id)
-        # Whether the broker keeps the message until it has ended, and delivers it again. Any other
-        # one is acknowledged before it runs, and is lost with its process.
-        self.late = self.queued and bool(task.acks_late)
+        self.origin = Origin.of(task, request, args, kwargs)
+        # Whether Celery made the request for this very call.
+        self.own = self.origin is not Origin.DIRECT
+        # Whether there is a message that can be requeued.
+        self.queued = self.origin in (Origin.EARLY, Origin.LATE)
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or request.__dict__.get(HEADER)  # If it is called again.
         if self.own:
@@ -72,8 +89,8 @@ class Message:
         self.deliveries = count if type(count) is int else 0
         delivery = request.delivery_info or {}
         marked = self.ours.get("copy") or delivery.get("redelivered")
-        again = self.queued and bool(marked)
-        self.attempts = Attempts(task.locks, request, self.ours, counts=self.late, again=again)
+        counts, again = self.origin is Origin.LATE, self.queued and bool(marked)
+        self.attempts = Attempts(task.locks, request, self.ours, counts=counts, again=again)
 
     def __str__(self) -> str:
         return f"{self.task.name}[{self.id}]"
@@ -115,7 +132,7 @@ class Message:
     def rejectable(self) -> bool:
         """Whether the broker delivers the message again if it is rejected: it has the message
         still, and its queue does not drop it for having delivered it too often."""
-        return self.late and self.deliveries < self.task.lock_max_attempts
+        return self.origin is Origin.LATE and self.deliveries < self.task.lock_max_attempts
 
     def refuse_broadcast(self) -> None:
         """Raise `InvalidLockConfig` for a message that all workers got."""
@@ -161,7 +178,7 @@ class Message:
         """Return whether the message, or one in its place, is delivered again after this error."""
         if isinstance(error, Exception):
             return isinstance(error, Ignore | Retry) or bool(getattr(error, "requeue", False))
-        return self.late
+        return self.origin is Origin.LATE
 
     def end_reserved(self) -> bool:
         """End what is reserved for the message, before its body reads anything: calls that were

@@ -25,7 +25,7 @@ from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import RequeueFailed, StoreUnavailable
 from .call import HEADER, REFUSED, SERIALIZER, whole_seconds
-from .message import Message, tell
+from .message import Message, Origin, tell
 from .note import CameBack
 from .options import TaskOptions
 from .turns import (
@@ -120,7 +120,7 @@ def not_sent(message: Message, error: Exception) -> None:
     if ``error`` says that the broker did not take it. Celery would give the message up for a retry,
     and for a replacement call the task failed. Raises `Reject`, or what `come_back` raises."""
     cause = error.args[0] if isinstance(error, Reject) else error
-    if not message.late or not isinstance(cause, not_taken(message.task)):
+    if message.origin is not Origin.LATE or not isinstance(cause, not_taken(message.task)):
         return
     logger.warning("%s could not go on, and is to be delivered again: %s", message, cause)
     if not message.rejectable:
@@ -167,7 +167,8 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     task, request = message.task, message.request
     given = request.headers or {}
     headers: dict[str, Any] = {name: given[name] for name in given if name not in BROKERS_OWN}
-    headers[HEADER] = {**message.ours, **ours, "token": None, SERIALIZER: None}
+    merged = {**message.ours, **ours, "token": None, SERIALIZER: None}
+    headers[HEADER] = {key: value for key, value in merged.items() if value}
     # Without a parent of its own, Celery would make the present run the parent of its own message.
     headers["parent_id"] = request.parent_id
     # What the call has said, and Celery does not say again.

@@ -14,7 +14,7 @@ from .._engine.lease import Lease
 from .._values.printable import printable
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
-from .message import Message
+from .message import Message, Origin
 from .note import CameBack, RowTaken, Skip
 from .requeue import retry_or_raise
 
@@ -119,8 +119,7 @@ class Row(GuardedRow):
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
         again |= isinstance(error, StoreUnavailable) and not self.begun
-        kept = self.message.late or not self.message.queued
-        ends = super().comes_again(lease, error) and kept
+        ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
         return again or is_own_loss(error, lease) or ends
 
 
