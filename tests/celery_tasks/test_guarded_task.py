@@ -7,31 +7,26 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from django.db import DataError, OperationalError
 
-from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
+from django_tasklock import LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import FENCES, job_guard, status
+from tests.celery_tasks.conftest import FENCES, HOW, call, job_guard, raising, retries, status
 from tests.inside import before_the_release, give_up_row
-from tests.mailroom import Mailroom, elsewhere
+from tests.mailroom import Mailroom, Runs, elsewhere
 from tests.steps import LONG, Meanwhile, killed_in_child, taken
 from tests.waiting import PATIENCE, until
-
-HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
-
-
-def call(task: Any, how: str, *args: Any) -> Any:
-    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
 
 
 @HOW
@@ -77,6 +72,22 @@ def test_row_in_no_state_to_be_worked_on_is_skipped(
 # ------------------------------------------------------------------------------ how a run ends
 
 
+def around(guard: StatusGuard, verb: str, do: Callable[[], object], *, after: bool = False) -> Any:
+    """The guard, with something done before each call of a verb, or after it."""
+    real = getattr(guard, verb)
+
+    def both(*args: Any) -> Any:
+        if not after:
+            do()
+        answer = real(*args)
+        if after:
+            do()
+        return answer
+
+    setattr(guard, verb, both)
+    return guard
+
+
 @pytest.mark.parametrize("where", ["claim", "body"])
 @pytest.mark.parametrize(
     ("error", "left_as"),
@@ -92,19 +103,11 @@ def test_a_row_waits_again_if_its_message_comes_again(
     room: Mailroom, row: Job, where: str, error: BaseException, left_as: str
 ) -> None:
     """`test_guarded_row` has all other ends."""
-
-    class Interrupted(StatusGuard):
-        def claim(self, pk: Any, fence: int | None = None) -> bool:
-            claimed = super().claim(pk, fence)
-            if where == "claim":
-                raise error
-            return claimed
-
-    def work(self: Any, job: int) -> None:
-        raise error
-
+    guard, body = job_guard(), raising(error)
+    if where == "claim":
+        around(guard, "claim", lambda: body(None, None), after=True)
     with pytest.raises(type(error)):
-        room.task(work, guard=job_guard(kind=Interrupted))(row.pk)
+        room.task(body, guard=guard)(row.pk)
     assert status(row) == left_as
     assert not locks.is_locked(f"job:{row.pk}")
 
@@ -115,15 +118,13 @@ def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
     """It has made the row ready, and relies on the message that waits."""
     sent: list[str] = []
 
-    class Late(StatusGuard):
-        def claim(self, pk: Any, fence: int | None = None) -> bool:
-            claimed = super().claim(pk, fence)
-            if not sent:
-                Job.objects.update(status="queued")
-                sent.append(task.delay(pk).id)
-            return claimed
+    def call_once() -> None:
+        if not sent:
+            Job.objects.update(status="queued")
+            sent.append(task.delay(row.pk).id)
 
-    task = room.task(guard=job_guard(kind=Late), unique_while="queued")
+    guard = around(job_guard(), "claim", call_once, after=True)
+    task = room.task(guard=guard, unique_while="queued")
     Job.objects.update(status="done")
     first = task.delay(row.pk).id
     assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
@@ -210,8 +211,7 @@ def test_41_a_run_that_was_killed_before_its_result_was_stored_is_not_done_again
     room: Mailroom, row: Job
 ) -> None:
     """Its note says that it has ended. Its message ends as a success, with the marker."""
-    room.task(again, guard=REPEATED, acks_late=True).delay(row.pk)
-    message = room.take()
+    message = room.message(again, row.pk, guard=REPEATED, acks_late=True)
 
     def killed_after_release() -> None:
         die = partial(os.kill, os.getpid(), signal.SIGKILL)
@@ -244,7 +244,7 @@ class Late:
     """The run of a message that is held up at some point until its lease is over, and `goes_on`."""
 
     def __init__(self, room: Mailroom, task: Any, row: Job, **delivered: bool) -> None:
-        self.leases: list[Any] = []
+        self._met = 0
         self._on = threading.Event()
         task.lock_ttl, task.lock_renew = SECONDS, False
         task.delay(row.pk)
@@ -252,10 +252,10 @@ class Late:
         self._deliver = partial(room.deliver, self.message, **delivered)
         self._task, self._name = task, f"job:{row.pk}"
 
-    def here(self, lease: Any) -> bool:
+    def here(self) -> bool:
         """Hold the first one up. Returns whether it is the first."""
-        self.leases.append(lease)
-        if len(self.leases) > 1:
+        self._met += 1
+        if self._met > 1:
             return False
         assert self._on.wait(PATIENCE)
         return True
@@ -263,7 +263,7 @@ class Late:
     def is_late(self) -> None:
         """Begin it, and wait until its lease is over. Those of others last."""
         self._run = Meanwhile(self._deliver)
-        until(lambda: self.leases, "the first lease")
+        until(lambda: self._met, "the first lease")
         self._task.lock_ttl = LONG
         until(lambda: not locks.is_locked(self._name), "the end of the lease")
 
@@ -274,11 +274,11 @@ class Late:
 
 
 @contextmanager
-def at_grants(do: Callable[[Lease], object]) -> Iterator[None]:
-    """Have something done with each lease when it is granted, before its row is claimed."""
+def at_grants(do: Callable[[], object]) -> Iterator[None]:
+    """Have something done at each grant of a lease, before its row is claimed."""
 
-    def granted(lease: Lease, **_: Any) -> None:
-        do(lease)
+    def granted(**_: Any) -> None:
+        do()
 
     signals.lock_acquired.connect(granted)
     yield
@@ -294,14 +294,8 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
     runs: list[bool] = []
     late: Late
 
-    class Slow(StatusGuard):
-        def claim(self, pk: Any, fence: int | None = None) -> bool:
-            if where == "in the claim":
-                late.here(fence)
-            return super().claim(pk, fence)
-
     def work(self: Any, job: Any) -> None:
-        if where == "in the body" and late.here(self.lease):
+        if where == "in the body" and late.here():
             return
         runs.append(True)
         if len(runs) == 1 and redelivery != "has ended":
@@ -309,15 +303,13 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
                 assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    task = room.task(work, acks_late=True, guard=job_guard(kind=Slow))
-    with at_grants(lambda lease: where == "before the claim" and late.here(lease)):
+    guard = around(job_guard(), "claim", lambda: where == "in the claim" and late.here())
+    task = room.task(work, acks_late=True, guard=guard)
+    with at_grants(lambda: where == "before the claim" and late.here()):
         late = Late(room, task, row)
         late.is_late()
-        try:
-            state, _ = room.deliver(late.message, redelivered=True)
-        except SystemExit:
-            state = "cut short"
-        assert state == ("SUCCESS" if redelivery == "has ended" else "cut short")
+        with ExitStack() if redelivery == "has ended" else pytest.raises(SystemExit):
+            assert room.deliver(late.message, redelivered=True)[0] == "SUCCESS"
         if redelivery != "is at work, and then dies":
             assert late.goes_on()[0] == "IGNORED"
         elif where != "in the body":
@@ -328,45 +320,35 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
     assert not locks.is_locked(f"job:{row.pk}")
 
 
-@pytest.mark.parametrize(
-    ("where", "guarded"),
-    [
-        ("in the body", False),
-        ("in the body", True),
-        ("in the finish", True),
-        ("at the release", False),
-    ],
-)
+@pytest.mark.parametrize("guarded", [False, True], ids=["", "guarded"])
+@pytest.mark.parametrize("where", ["in the body", "at its end"])
 def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
     room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, where: str, guarded: bool
 ) -> None:
     """Where it is at work while the late run ends, and then dies."""
     runs: list[bool] = []
 
-    class Slow(StatusGuard):
-        def finish(self, pk: Any, fence: int | None = None) -> None:
-            if where == "in the finish":
-                late.here(fence)
-            super().finish(pk, fence)
-
     def work(self: Any, job: Any) -> None:
         runs.append(True)
-        if where == "in the body" and late.here(self.lease):
+        if where == "in the body" and late.here():
             return
         if len(runs) == 2:
             assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    if where == "at the release":
-        before_the_release(monkeypatch, lambda lease: late.here(lease))
-    guard = job_guard(None, Slow) if guarded else None
+    guard = job_guard(None) if guarded else None
+    if where == "at its end":
+        if guard:
+            around(guard, "finish", lambda: late.here())
+        else:
+            before_the_release(monkeypatch, lambda _: late.here())
     late = Late(room, room.task(work, acks_late=True, guard=guard), row)
     late.is_late()
     with pytest.raises(SystemExit):
         room.deliver(late.message, redelivered=True)
     room.work_off()
-    assert len(runs) == (2 if where == "in the finish" else 3), "the row is done"
-    assert not guarded or status(row) == "done"
+    assert len(runs) == (2 if guard and where == "at its end" else 3), "the row is done"
+    assert not guard or status(row) == "done"
 
 
 def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> None:
@@ -376,7 +358,7 @@ def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> N
         assert late.goes_on()[0] == "IGNORED"
         return "done"
 
-    with at_grants(lambda lease: late.here(lease)):
+    with at_grants(lambda: late.here()):
         task = room.task(work, acks_late=True, guard=job_guard(), lock_max_attempts=1)
         late = Late(room, task, row, redelivered=True)
         late.is_late()
@@ -387,7 +369,7 @@ def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(
     room: Mailroom, row: Job
 ) -> None:
     def work(self: Any, job: Any) -> str:
-        if not late.here(self.lease):
+        if not late.here():
             with pytest.raises(LeaseLost):
                 raise late.goes_on()[1]
         return "done"
@@ -405,22 +387,12 @@ def test_a_run_that_cannot_send_its_retry_leaves_its_row_to_the_message(
     room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, fence: str | None
 ) -> None:
     """Its queue counts deliveries, so that it is sent anew and not rejected."""
-    publish, cut = Task.apply_async, [True]
-
-    def publish_later(task: Any, *args: Any, **options: Any) -> Any:
-        if cut.pop() if cut else False:
-            raise task.OperationalError("cut")
-        return publish(task, *args, **options)
-
-    def work(self: Any, job: Any) -> None:
-        if cut:
-            self.retry(countdown=0)
-
-    task = room.task(work, acks_late=True, guard=job_guard(fence))
+    task = room.task(Runs(retries, None), acks_late=True, guard=job_guard(fence))
     task.delay(row.pk)
     message = room.take()
     message.headers["x-delivery-count"] = 7
-    monkeypatch.setattr(Task, "apply_async", publish_later)
+    cut = Mock(side_effect=[task.OperationalError("cut"), DEFAULT], wraps=Task.apply_async)
+    monkeypatch.setattr(Task, "apply_async", lambda *args, **options: cut(*args, **options))
     assert room.deliver(message)[0] == "IGNORED"
     assert room.work_off() == [("SUCCESS", None)]
     assert status(row) == "done"
@@ -435,16 +407,14 @@ def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
 ) -> None:
     """In an outage of the database its message waits."""
 
-    class Fails(StatusGuard):
-        def claim_alone(self, pk: Any, mark: int) -> bool:
-            raise error("at the claim")
-
     def work(self: Any, job: Any) -> None:
         task.delay(job)
         assert elsewhere(room, room.take())[0] == state
         assert status(row) == "working"
 
-    task = room.task(work, guard=job_guard(fence, Fails), on_conflict="run")
+    guard = job_guard(fence)
+    guard.claim_alone = Mock(side_effect=error)
+    task = room.task(work, guard=guard, on_conflict="run")
     task.delay(row.pk)
     assert room.deliver(room.take()) == ("SUCCESS", None)
     assert status(row) == "done"

@@ -14,7 +14,7 @@ from django.test.utils import override_settings
 from django_tasklock import LeaseLost, LockInfo, LockNotAcquired, lock, locks
 from django_tasklock.celery import LockedTask
 from django_tasklock.stores.base import BaseStore
-from tests.celery_tasks.conftest import MakeTask, lose
+from tests.celery_tasks.conftest import HOW, MakeTask, call, lose
 from tests.conftest import UseRedis
 from tests.inside import asked, keep_events_for, owner_record
 from tests.mailroom import Mailroom, elsewhere, mailroom
@@ -22,16 +22,10 @@ from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, all_of, held_by, holder, taken, waiting
 from tests.waiting import until
 
-HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
-
 
 @pytest.fixture(autouse=True)
 def on_redis(use_redis: UseRedis) -> None:
     use_redis()
-
-
-def call(task: Any, how: str, *args: Any) -> Any:
-    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
 
 
 def process(self: Any, video: Any, how: str = "hls") -> str:

@@ -16,7 +16,8 @@ from celery.exceptions import Retry
 
 from django_tasklock import lock
 from django_tasklock.stores import stores
-from tests.mailroom import Mailroom, coalesced, elsewhere
+from django_tasklock.testing import outage
+from tests.mailroom import Mailroom, Runs, coalesced, elsewhere
 from tests.seeds import drawn_seed
 from tests.steps import LONG
 
@@ -80,22 +81,24 @@ def test_a_retry_that_meets_the_one_it_replaces_runs(
     assert [*met[1:], *room.work_off()] == [("SUCCESS", "done:1")]
 
 
+@pytest.mark.parametrize("silent", [False, True], ids=["", "it has met an outage"])
 def test_a_follow_up_is_not_skipped_for_a_retry_that_leaves_it_the_job(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    followed: list[str] = []
-
-    def work(self: Any, job: Any) -> str:
-        if not followed:
-            followed.append(self.delay(job).id)
-            elsewhere(room, room.take(followed[0]))
-            raise self.retry(countdown=0)
-        return f"done:{job}"
+    def first_run(self: Any, job: Any) -> None:
+        followed.append(self.delay(job).id)
+        elsewhere(room, room.take(followed[0]))
+        raise self.retry(countdown=0)
 
     # Given a follow-up, and a retry that has taken over its reservation
-    task = room.task(work, unique_while="queued", on_conflict="coalesce")
+    followed: list[str] = []
+    runs = Runs(first_run, None)
+    task = room.task(runs, unique_while="queued", on_conflict="coalesce")
     first = task.delay(1).id
     assert room.deliver(room.take())[0] == "RETRY"
+    if silent:
+        with outage():
+            assert room.deliver(room.take(followed[0]))[0] == "IGNORED"
 
     # When it is delivered before the retry, which is skipped for it, has ended the reservation
     store: Any = stores["default"]
@@ -110,7 +113,7 @@ def test_a_follow_up_is_not_skipped_for_a_retry_that_leaves_it_the_job(
     with lock("job:1", ttl=LONG):
         assert room.deliver(room.take(first))[1]["reason"] == "coalesced"
     assert met == ["IGNORED"]
-    assert room.work_off() == [("SUCCESS", "done:1")]
+    assert room.work_off() == [("SUCCESS", None)]
 
 
 def test_what_a_retry_has_reserved_stays_when_the_main_process_hears_of_it(room: Mailroom) -> None:
@@ -145,19 +148,17 @@ def test_a_message_that_left_nothing_to_another_runs(room: Mailroom, how: str) -
 
 
 def test_a_retry_of_an_unfinished_job_is_the_one_message(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> str:
-        if self.request.retries < 2:
-            assert self.delay(job).id == self.request.id
-            raise self.retry(countdown=0)
-        return f"done:{job}"
+    def again(self: Any, job: Any) -> None:
+        assert self.delay(job).id == self.request.id
+        raise self.retry(countdown=0)
 
-    task = room.task(work, unique_while="unfinished")
+    task = room.task(Runs(again, again, None), unique_while="unfinished")
     first = task.delay(1).id
     for _ in range(2):
         assert room.deliver(room.take())[0] == "RETRY"
         assert task.delay(1).id == first
         assert room.ids() == [first]
-    assert room.deliver(room.take()) == ("SUCCESS", "done:1")
+    assert room.deliver(room.take()) == ("SUCCESS", None)
     assert task.delay(1).id != first
 
 
