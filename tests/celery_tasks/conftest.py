@@ -155,6 +155,12 @@ def has_reserved_nothing(task: Any, name: str) -> bool:
     return not list(task.locks.store.reservations()) and follow_up(task, name) is None
 
 
+def reserved_for(room: Mailroom, task: Any) -> float:
+    """Seconds that the reservation of the task's only job lasts from now on."""
+    (key,) = room.redis.keys(f"*queued {task.name} *")
+    return float(room.redis.pttl(key)) / 1000
+
+
 def away(broker: CutProxy) -> None:
     """From now on the broker does not answer."""
     broker.refuse()

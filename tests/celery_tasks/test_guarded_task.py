@@ -10,21 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
-from unittest.mock import DEFAULT, Mock
 
 import pytest
-from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
-from django.db import DataError, OperationalError
 
 from django_tasklock import LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import FENCES, HOW, call, job_guard, raising, retries, status
+from tests.celery_tasks.conftest import HOW, call, job_guard, raising, status
 from tests.inside import before_the_release, give_up_row
-from tests.mailroom import Mailroom, Runs, elsewhere
+from tests.mailroom import Mailroom
 from tests.steps import LONG, Meanwhile, killed_in_child, taken
 from tests.waiting import PATIENCE, until
 
@@ -168,20 +165,6 @@ def test_an_outage_is_never_a_skip(room: Mailroom, how: str, on_outage: str) -> 
     """Without a queue to go back to, the caller is told."""
     with outage(), pytest.raises(StoreUnavailable):
         call(room.task(on_outage=on_outage), how, 7)
-
-
-@FENCES
-def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: str | None) -> None:
-    task = room.task(on_outage="run", guard=job_guard(fence))
-    with outage():
-        assert task(row.pk) == f"done:{row.pk}"
-        assert status(row) == "done"
-        assert task(row.pk)["reason"] == "invalid_state"
-        # Whether another run lives that has the row, only the lock could say.
-        Job.objects.update(status="working", lock_fence=5)
-        with pytest.raises(StoreUnavailable):
-            task(row.pk)
-    assert (status(row), row.lock_fence) == ("working", 5)
 
 
 # ------------------------------------------------------------------------------ done again
@@ -382,105 +365,9 @@ def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(
     assert status(row) == "done"
 
 
-@FENCES
-def test_a_run_that_cannot_send_its_retry_leaves_its_row_to_the_message(
-    room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, fence: str | None
-) -> None:
-    """Its queue counts deliveries, so that it is sent anew and not rejected."""
-    task = room.task(Runs(retries, None), acks_late=True, guard=job_guard(fence))
-    task.delay(row.pk)
-    message = room.take()
-    message.headers["x-delivery-count"] = 7
-    cut = Mock(side_effect=[task.OperationalError("cut"), DEFAULT], wraps=Task.apply_async)
-    monkeypatch.setattr(Task, "apply_async", lambda *args, **options: cut(*args, **options))
-    assert room.deliver(message)[0] == "IGNORED"
-    assert room.work_off() == [("SUCCESS", None)]
-    assert status(row) == "done"
-
-
-@FENCES
-@pytest.mark.parametrize(
-    ("error", "state"), [(DataError, "FAILURE"), (OperationalError, "IGNORED")]
-)
-def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
-    room: Mailroom, row: Job, fence: str | None, error: type[Exception], state: str
-) -> None:
-    """In an outage of the database its message waits."""
-
-    def work(self: Any, job: Any) -> None:
-        task.delay(job)
-        assert elsewhere(room, room.take())[0] == state
-        assert status(row) == "working"
-
-    guard = job_guard(fence)
-    guard.claim_alone = Mock(side_effect=error)
-    task = room.task(work, guard=guard, on_conflict="run")
-    task.delay(row.pk)
-    assert room.deliver(room.take()) == ("SUCCESS", None)
-    assert status(row) == "done"
-    assert len(room.waiting()) == (state == "IGNORED")
-
-
 def test_a_finished_row_says_that_the_run_counts_though_its_lock_was_cleared(
     room: Mailroom, row: Job
 ) -> None:
     room.task(lambda self, job: locks.clear(f"job:{job}"), guard=job_guard(None)).delay(row.pk)
     assert room.work_off() == [("SUCCESS", True)]
-    assert status(row) == "done"
-
-
-# ------------------------------------------------------------------------------ throw=False
-
-
-@pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
-@pytest.mark.parametrize("comes", ["after the run", "during the run"])
-def test_a_retry_that_does_not_end_its_run_works_on_the_row(
-    room: Mailroom, row: Job, comes: str, late: bool
-) -> None:
-    """``throw=False``: the body goes on, and its result is stored, before the retry has begun."""
-    runs: list[tuple[int, str]] = []
-
-    def work(self: Any, job: int) -> str:
-        runs.append((self.request.retries, status(row)))
-        if self.request.retries == 0:
-            self.retry(countdown=0, throw=False)
-            if comes == "during the run":
-                assert elsewhere(room, room.take())[0] == "IGNORED"
-        return f"try {self.request.retries}"
-
-    room.task(work, guard=job_guard(), acks_late=late).delay(row.pk)
-    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
-    assert status(row) == "queued"
-    assert room.work_off()[-1] == ("SUCCESS", "try 1")
-    assert (runs, status(row)) == ([(0, "working"), (1, "working")], "done")
-
-
-def test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result(
-    room: Mailroom, row: Job
-) -> None:
-    """Nor is the retry of that retry."""
-
-    def work(self: Any, job: int) -> str:
-        match self.request.retries:
-            case 0:
-                self.retry(countdown=0, throw=False)
-            case 1:
-                raise self.retry(countdown=0)
-        return f"try {self.request.retries}"
-
-    room.task(work, guard=job_guard(), acks_late=True).delay(row.pk)
-    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
-    assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
-    assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", "try 2")
-    assert status(row) == "done"
-
-
-def test_an_eager_retry_that_does_not_end_its_run_is_none(room: Mailroom, row: Job) -> None:
-    """Celery sends nothing then."""
-
-    def work(self: Any, job: int) -> str:
-        self.retry(countdown=0, throw=False)
-        return "done"
-
-    assert call(room.task(work, guard=job_guard()), "eagerly", row.pk) == "done"
     assert status(row) == "done"

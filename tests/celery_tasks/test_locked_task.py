@@ -126,13 +126,6 @@ def test_an_operators_hold_is_a_holder_with_a_name_and_a_reason(task: MakeTask) 
     assert waits.result() == "7 as hls"
 
 
-def test_a_hold_is_no_run_of_which_a_call_could_be_a_duplicate(room: Mailroom) -> None:
-    task = room.task(unique_while="unfinished")
-    assert locks.hold("job:1", LONG, "alice", "a migration") is not None
-    sent = task.delay(1)
-    assert room.ids() == [sent.id]
-
-
 def test_another_store_is_another_lock(task: MakeTask) -> None:
     def look(self: Any, video: int) -> bool:
         return locks.using("other").is_locked("video:7")

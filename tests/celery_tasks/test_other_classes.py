@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from django.db import transaction
 
 from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.celery import LockedTask
-from django_tasklock.exceptions import AlreadyQueued, RequeueFailed
+from django_tasklock.exceptions import AlreadyQueued
+from tests.celery_tasks.conftest import reserved_for
 from tests.mailroom import Mailroom
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -97,8 +97,7 @@ def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None
         task.send_anyway([1])
     with pytest.raises(InvalidLockConfig), transaction.atomic():
         task.apply_async([1], on_conflict="skip")
-    (key,) = room.redis.keys(f"*queued {task.name} *")
-    assert room.redis.pttl(key) > 60_000_000
+    assert reserved_for(room, task) > 60_000
     message, anyway = room.waiting()
     assert message.headers["mine"] == 1
     assert not {"on_duplicate", "unique_for", "tasklock_anyway"} & {
@@ -181,27 +180,6 @@ def test_its_retries_have_its_own_arguments(room: Mailroom) -> None:
         assert [message.args for message in room.waiting()] == [[1]]
         states.append(room.deliver(room.take())[0])
     assert states == ["RETRY", "RETRY", "FAILURE"]
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_message_that_cannot_be_written_again_is_not_lost(room: Mailroom, late: bool) -> None:
-    """The broker has it still; or it has failed, and nobody is told that it will run."""
-    task = room.task(on_conflict="retry", acks_late=late, unique_while="queued")
-    task.apply_async([1], task_id="it")
-    message = replace(room.take(), kwargs={"other": object()})
-    with lock("job:1", ttl=60):
-        state, error = room.deliver(message)
-    duplicate = task.delay(1).id
-    if late:
-        assert (state, error.requeue, duplicate) == ("REJECTED", True, "it")
-        assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
-        assert room.waiting() == []
-    else:
-        assert (state, type(error)) == ("FAILURE", RequeueFailed)
-        assert "will not run: Object of type object is not JSON serializable" in str(error)
-        # In its place another one is sent.
-        assert room.ids() == [duplicate] != ["it"]
-        assert room.work_off() == [("SUCCESS", "done:1")]
 
 
 # ------------------------------------------------------------------------------ order of classes

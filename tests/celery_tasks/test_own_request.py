@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from functools import partial
 from typing import Any
@@ -254,22 +253,3 @@ def test_runs_in_two_threads_see_their_own_leases(room: Mailroom) -> None:
     runs = [Meanwhile(partial(room.deliver, room.take())) for _ in results]
     for number, (result, run) in enumerate(zip(results, runs, strict=True), 1):
         assert run.result() == ("SUCCESS", [f"job:{number}", result.id])
-
-
-def test_a_run_leaves_nothing_to_the_garbage_collector(room: Mailroom) -> None:
-    """It would hold the request and the arguments of each call until then."""
-
-    def ours() -> int:
-        # By the type: `isinstance` would ask a lazy object of Django's.
-        modules = [str(type(each).__module__) for each in gc.get_objects()]
-        return len([name for name in modules if name.startswith("django_tasklock.celery")])
-
-    message = room.message(acks_late=True)
-    gc.collect()
-    gc.disable()
-    try:
-        before = ours()
-        assert room.deliver(message)[0] == "SUCCESS"
-        assert ours() == before
-    finally:
-        gc.enable()

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from celery import Celery, chord
-from celery.exceptions import SoftTimeLimitExceeded
 
 from django_tasklock import lock, locks
 from django_tasklock.testing import outage
@@ -23,6 +22,7 @@ from tests.celery_tasks.conftest import (
     job_guard,
     lose,
     loses_its_lease,
+    raising,
     retries_once,
     status,
 )
@@ -138,16 +138,6 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
         assert room.states() == ["SUCCESS"]
     else:
         assert (state, said["status"], room.ids(), runs) == ("SUCCESS", "skipped", [], [])
-
-
-def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> None:
-        silent.enter_context(outage())
-        raise SystemExit
-
-    message = room.message(work, acks_late=True)
-    with ExitStack() as silent, pytest.raises(SystemExit):
-        room.deliver(message, redelivered=True)
 
 
 # ------------------------------------------------------------------------------ lost leases
@@ -291,11 +281,7 @@ def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
 
 def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
     """As a redelivery of it would."""
-
-    def fails(self: Any, job: Any) -> None:
-        raise LookupError
-
-    message = room.message(Runs(fails, None), acks_late=True)
+    message = room.message(Runs(raising(LookupError()), None), acks_late=True)
     assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["FAILURE", "SUCCESS"]
 
 
@@ -365,19 +351,6 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
         assert room.redis.pttl(key) > 60_000, "the only record of the end is kept"
     room.work_off()
     assert len(runs) == 1
-
-
-def test_a_soft_time_limit_is_not_the_backends_silence(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_long(*_: Any) -> None:
-        raise SoftTimeLimitExceeded
-
-    runs = Runs()
-    message = room.message(runs, acks_late=True)
-    monkeypatch.setattr(type(room.app.backend), "get_task_meta", too_long)
-    room.fails(message, SoftTimeLimitExceeded, redelivered=True)
-    assert (runs, room.ids()) == ([], [])
 
 
 # ------------------------------------------------------------------------------ parts of chords
