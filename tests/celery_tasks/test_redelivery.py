@@ -1,5 +1,5 @@
 """A message that is delivered again, or that starts when its redelivery has run: what it continues,
-and what it must not repeat. With real workers: ``tests/hard_cases/test_redelivery.py``."""
+and what it must not repeat. With real workers: ``tests/hard_cases/test_requeues.py``."""
 
 from __future__ import annotations
 

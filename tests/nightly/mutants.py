@@ -346,7 +346,7 @@ MUTANTS = [Mutant(*each) for each in (
      RETRIES, "test_a_retry_that_may_expire_takes_nothing_over"),
     ("44: SIGTERM to a child alone is a death", "celery/request.py",
      "            if is_shutting_down() or self._already_cancelled:", "            if True:",
-     f"{HARD}/test_attempts.py",
+     f"{HARD}/test_killed_processes.py",
      "redis and test_44_a_job_whose_child_gets_sigterm_each_time_is_given_up"),
     ("45: a child that dies of its arguments is seen", "celery/request.py",
      'if key not in ("args", "kwargs")}', "}", f"{HARD}/test_before_the_body.py",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -146,13 +144,6 @@ class Stage:
             self.locks_command("doctor", "--format", "json", *arguments)
         )
         return found
-
-    def process(self, source: str, within: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """A process of its own that has run Python source."""
-        return subprocess.run(
-            [sys.executable, "-c", f"import django; django.setup()\n{source}"], cwd=ROOT,
-            env=self.settings(), capture_output=True, text=True, timeout=within, check=False,
-        )  # fmt: skip
 
     def _caller(self) -> caller.Caller:
         """The one that has the settings of now."""

@@ -231,12 +231,8 @@ flaky = scripted(
     **ONE_WAITS,
 )  # fmt: skip
 counts = scripted("counts", counting, on_conflict="coalesce")
-debounced_for_long = scripted("debounced_for_long", debounce=3)
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
 permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
-cooled = scripted(
-    "cooled", lock_hold_at_least=3600, lock_cooldown=3600, lock_cooldown_after_error=3600
-)
 WORKING = job_guard(to="working")  # Of these alone: the doctor knows whose row it is.
 working = scripted("working", guard=WORKING)
 working_early = scripted(
