@@ -95,6 +95,8 @@ def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None
     with transaction.atomic():
         task.apply_async([1], unique_for=86400, on_duplicate="raise", headers={"mine": 1})
         task.send_anyway([1])
+    with pytest.raises(AlreadyQueued), transaction.atomic():
+        task.apply_async([1], on_duplicate="raise")
     with pytest.raises(InvalidLockConfig), transaction.atomic():
         task.apply_async([1], on_conflict="skip")
     assert reserved_for(room, task) > 60_000
@@ -104,23 +106,6 @@ def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None
         *message.headers, *message.embed, *anyway.headers, *anyway.embed,
     }  # fmt: skip
     assert "sent" in message.ours
-
-
-def test_a_duplicate_that_is_found_at_commit_raises_there(room: Mailroom) -> None:
-    """As any error of a callback does: the data is saved, and callbacks after it are not called."""
-    task = room.task(base=Both, unique_while="queued", on_duplicate="raise")
-    task.apply_async([1], task_id="first")
-    after: list[int] = []
-
-    def send() -> None:
-        with transaction.atomic():
-            task.delay(1)
-            transaction.on_commit(lambda: after.append(1))
-
-    with pytest.raises(AlreadyQueued, match="first"):
-        send()
-    assert after == []
-    assert room.ids() == ["first"]
 
 
 # ------------------------------------------------------------------------------ other arguments

@@ -320,7 +320,7 @@ def test_a_refused_message_takes_its_turn(
     on_conflict: str,
     seconds: float | None,
 ) -> None:
-    """As ``tests/celery_tasks/test_turns.py`` says."""
+    """As ``tests/celery_tasks/test_bursts.py`` says."""
     message, _lease = refused(room, on_conflict=on_conflict)
     store, now = locks.store, time.time()
     held_for(monkeypatch, held)

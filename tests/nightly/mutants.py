@@ -559,7 +559,7 @@ MUTANTS = [Mutant(*each) for each in (
      CONTRACT, "test_of_many_updates_none_is_lost"),
     ("the messages of a lock come one after the other", "celery/turns.py",
      "after = step + (last if ", "after = step + (0.0 if ",
-     "celery_tasks/test_turns.py", "test_the_next_turn"),
+     "celery_tasks/test_bursts.py", "test_the_next_turn"),
     ("a later call of the burst replaces", "celery/debounce.py",
      "return 0 < moment < self.last and moment != self.kept", "return False",
      "celery_tasks/test_debounce.py",
