@@ -45,7 +45,6 @@ def broker(room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
 
 @pytest.fixture
 def row(transactional_db: None) -> Job:
-    """A row that waits to be worked on."""
     row: Job = Job.objects.create()
     return row
 
@@ -73,7 +72,6 @@ def task(app: Any) -> MakeTask:
 
 
 def call(task: Any, how: str, *args: Any) -> Any:
-    """Call a task in this process."""
     return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
 
 

@@ -31,7 +31,6 @@ def debounced(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
 
 
 def due_in(message: Message) -> float:
-    """Seconds from now until a message is to run."""
     eta: Any = maybe_iso8601(message.headers["eta"])
     return float((eta - datetime.now(timezone.utc)).total_seconds())
 

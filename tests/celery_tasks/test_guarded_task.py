@@ -171,7 +171,6 @@ def test_an_outage_is_never_a_skip(room: Mailroom, how: str, on_outage: str) -> 
 
 
 def again(self: Any, job: int) -> None:
-    """Counts in the row how often it was worked on."""
     Job.objects.filter(pk=job).update(done_count=Job.objects.get(pk=job).done_count + 1)
 
 
@@ -251,7 +250,6 @@ class Late:
         until(lambda: not locks.is_locked(self._name), "the end of the lease")
 
     def goes_on(self) -> tuple[str, Any]:
-        """Let it come to its end."""
         self._on.set()
         return self._run.result()
 

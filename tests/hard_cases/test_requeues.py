@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 
 def received(stage: Stage, task_id: str) -> list[float]:
-    """When the message was delivered."""
     return [entry.at for entry in stage.ledger.entries("received", task_id=task_id)]
 
 
