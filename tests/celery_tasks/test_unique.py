@@ -9,9 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import celery
-import celery.schedules
 import pytest
-from celery.beat import ScheduleEntry, Scheduler
 from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
@@ -76,6 +74,7 @@ def test_a_job_is_its_task_and_its_locks_name(room: Mailroom) -> None:
 
 
 def test_every_way_to_send_a_task_is_one(room: Mailroom) -> None:
+    """Beat's is in ``test_sent_by_name.py``."""
     task = room.task(unique_while="queued")
     first = task.apply_async([1], countdown=30)
     results = [
@@ -84,11 +83,6 @@ def test_every_way_to_send_a_task_is_one(room: Mailroom) -> None:
         task.apply_async([1], task_id="of-my-own"),
         task.apply_async([1], retry=False, priority=3, queue=room.queue),
     ]
-    every = celery.schedules.schedule(1)
-    entry = ScheduleEntry("every", task.name, schedule=every, args=(1,), app=room.app)
-    with room.app.producer_pool.acquire(block=True) as producer:
-        beat = Scheduler(room.app, lazy=True)
-        results.append(beat.apply_async(entry, producer, advance=False))
     assert {result.id for result in results} == {first.id}
     assert room.ids() == [first.id]
 
@@ -311,7 +305,6 @@ def test_eager_and_direct_calls_are_never_refused(room: Mailroom) -> None:
 
 
 # ------------------------------------------------------------------------------ refused calls
-# A refused call relies on a message that starts later.
 
 
 @in_both_modes
@@ -381,11 +374,10 @@ def test_a_message_that_does_not_run_leaves_no_reservation(room: Mailroom, confl
 def test_what_fails_in_an_outage_ends_its_reservation_as_soon_as_the_store_answers(
     room: Mailroom, cut_proxy: CutProxy
 ) -> None:
-    task = room.task(unique_while="queued", on_outage="raise")
-    first = task.delay(1).id
+    message = room.message(unique_while="queued", on_outage="raise")
     with cut_proxy.away():
-        assert room.deliver(room.take())[0] == "FAILURE"
-    assert reserved() in ([first], [])
+        assert room.deliver(message)[0] == "FAILURE"
+    assert reserved() in ([message.id], [])
     until(lambda: reserved() == [], "the end of the reservation")
 
 
