@@ -224,23 +224,20 @@ def test_a_call_whose_lock_is_held_waits_and_later_ones_replace_it(
 
 def test_a_retry_of_the_body_keeps_its_own_way(room: Mailroom) -> None:
     """A call that came meanwhile does not replace it, and it does not replace that call."""
-    tries: list[Any] = []
 
-    def body(self: Any, job: Any, other: Any = None) -> str:
-        tries.append((other, self.request.retries))
-        if self.request.retries < 1 and other == "first":
-            task.delay(job, "second")
-            raise self.retry(countdown=0)
-        return "done"
+    def first(self: Any, job: Any) -> None:
+        task.delay(job, "second")
+        raise self.retry(countdown=0)
 
-    task = room.register(body, bind=True, name="retried", lock_name="job:{job}", debounce=5)
-    task.delay(1, "first")
+    runs = Runs(first, None)
+    task = room.task(runs, debounce=5)
+    call = task.delay(1, "first")
     assert room.deliver(room.take())[0] == "RETRY"
     second, retry = room.waiting()
     assert (second.args[1], "moment" in second.ours) == ("second", True)
     assert (retry.args[1], "moment" in retry.ours) == ("first", False)
     room.work_off()
-    assert tries == [("first", 0), ("second", 0), ("first", 1)]
+    assert runs == [call.id, second.id, call.id]
 
 
 def test_one_whose_run_was_killed_runs_again_and_is_dropped_after_that(room: Mailroom) -> None:

@@ -231,9 +231,7 @@ def test_who_is_refused_a_permit_may_be_retried_or_raise(room: Mailroom) -> None
     assert room.deliver(waits) == ("SUCCESS", "done:1")
 
 
-def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(
-    room: Mailroom,
-) -> None:
+def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(room: Mailroom) -> None:
     runs: list[int] = []
 
     def work(self: Any, job: Any) -> None:

@@ -20,7 +20,7 @@ from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import held_elsewhere, job_guard, loses_its_lease
 from tests.inside import keep_events_for
-from tests.mailroom import Mailroom, elsewhere
+from tests.mailroom import Mailroom, Message, elsewhere
 from tests.steps import LONG, sent
 
 Told = list[dict[str, Any]]
@@ -113,18 +113,16 @@ def test_of_a_message_that_does_not_run_it_is_told_why(
 def test_a_skip_names_the_task_that_holds_the_lock_and_two_skips_are_two_events(
     room: Mailroom,
 ) -> None:
-    skipped: list[str] = []
-
-    def work(self: Any, job: int) -> None:
-        for _ in range(2):
-            skipped.append(task.delay(job).id)
-            elsewhere(room, room.take())
-
-    task = room.task(work)
+    skipped: list[Message] = []
+    task = room.task(lambda self, job: [elsewhere(room, each) for each in skipped])
     first = task.delay(1)
-    assert room.deliver(room.take())[0] == "SUCCESS"
+    message = room.take()
+    for _ in range(2):
+        task.delay(1)
+        skipped.append(room.take())
+    assert room.deliver(message)[0] == "SUCCESS"
     for each in skipped:
-        holder = skip_of(each).holder
+        holder = skip_of(each.id).holder
         assert (holder.task, holder.task_id) == (task.name, first.id)
     assert len([event for event in locks.history() if event.kind == "skipped"]) == 2
 
@@ -265,10 +263,9 @@ def test_a_job_that_sends_itself_ends_elsewhere_with_a_warning_that_has_the_mend
 def test_a_duplicate_of_another_call_is_no_warning(
     room: Mailroom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work(self: Any, job: int) -> None:
-        elsewhere(room, room.take())  # Sent before, by nobody's run.
-
-    task, unique = room.task(work), room.task(unique_while="queued")
+    # Sent before, by nobody's run.
+    task = room.task(lambda self, job: elsewhere(room, room.take()))
+    unique = room.task(unique_while="queued")
     for _ in range(2):
         task.delay(1)
     room.deliver(room.take())

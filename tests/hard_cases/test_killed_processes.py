@@ -15,12 +15,7 @@ from celery.result import AsyncResult
 
 from django_tasklock import TooManyAttempts
 from tests.nights import by_day
-from tests.stage.fixtures import (
-    need_pool,
-    on_all_pools,
-    on_both_brokers,
-    shared_on_both_brokers,
-)
+from tests.stage.fixtures import need_pool, on_all_pools, on_both_brokers, shared_on_both_brokers
 from tests.stage.ledger import Entry
 from tests.stage.stage import Stage
 from tests.stage.workers import Worker, elsewhere, elsewhere_works, kill
