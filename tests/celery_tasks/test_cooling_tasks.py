@@ -114,16 +114,13 @@ def test_a_run_under_the_lease_of_its_caller_cools_as_well(room: Mailroom) -> No
 
 
 def test_a_message_without_work_does_not_cool(room: Mailroom, row: Job) -> None:
-    """The next one may find some."""
+    """The next one may find some. Nor does one that has died too often."""
     name, made = f"job:{row.pk}", room.task(guard=job_guard(), **ALL)
     for status, cools in ("done", False), ("queued", True):
         Job.objects.update(status=status)
         made.delay(row.pk)
         assert room.work_off()[0][0] == "SUCCESS"
         assert cooling(name) is locks.is_locked(name) is cools
-
-
-def test_a_message_that_has_died_too_often_does_not_cool(room: Mailroom) -> None:
     message = room.message(acks_late=True, lock_max_attempts=1, **ALL)
     killed_in_body(room, message)
     assert room.deliver(message, redelivered=True)[0] == "FAILURE"

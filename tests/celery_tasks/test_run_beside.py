@@ -141,16 +141,15 @@ def assert_skipped(outcome: tuple[str, Any]) -> None:
 def test_a_row_that_a_run_works_on_is_left_to_it(
     room: Mailroom, row: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs: list[str] = []
     outcomes: list[Any] = []
 
     def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
         task.delay(job)
         outcomes.append(elsewhere(room, room.take()))
         outcomes.append(Meanwhile(lambda: task(job)).result())
 
-    task = room.task(work, on_conflict="run", guard=job_guard(), acks_late=True)
+    runs = Runs(work)
+    task = room.task(runs, on_conflict="run", guard=job_guard(), acks_late=True)
     first = task.delay(row.pk).id
     assert room.deliver(room.take())[0] == "SUCCESS"
     (state, _), direct = outcomes
@@ -170,24 +169,22 @@ def test_47_its_row_is_its_own_though_the_lock_is_free_again(
 ) -> None:
     """Who has the lock then leaves it, also a message that was delivered before, or its own that
     was not; and the doctor does not call it lost."""
-    runs: list[str] = []
     trouble = ExitStack()
 
     def work(self: Any, job: Any) -> str:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            trouble.close()
-            for redelivered in (False, True):
-                task.delay(job)
-                assert_skipped(elsewhere(room, room.take(), redelivered=redelivered))
-            if why == "on_outage":  # There is no note of its start.
-                assert_skipped(elsewhere(room, message))
-            (problem,) = diagnose()
-            said = problem.as_json()
-            assert (said["kind"], said["pk"], said["serious"]) == ("unknown", str(job), False)
+        trouble.close()
+        for redelivered in (False, True):
+            task.delay(job)
+            assert_skipped(elsewhere(room, room.take(), redelivered=redelivered))
+        if why == "on_outage":  # There is no note of its start.
+            assert_skipped(elsewhere(room, message))
+        (problem,) = diagnose()
+        said = problem.as_json()
+        assert (said["kind"], said["pk"], said["serious"]) == ("unknown", str(job), False)
         return "ran"
 
-    task = room.task(work, guard=job_guard(), acks_late=True, **{why: "run"})
+    runs = Runs(work, None)
+    task = room.task(runs, guard=job_guard(), acks_late=True, **{why: "run"})
     task.delay(row.pk)
     message = room.take()
     with trouble:
