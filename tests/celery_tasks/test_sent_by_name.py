@@ -13,7 +13,7 @@ from celery.beat import ScheduleEntry, Scheduler, SchedulingError
 from django_tasklock import lock
 from tests.celery_tasks.conftest import reserved_for, retries
 from tests.mailroom import Mailroom, Runs, coalesced
-from tests.steps import LONG
+from tests.steps import LONG, Meanwhile
 
 MODES = pytest.mark.parametrize("mode", ["queued", "unfinished"])
 
@@ -88,17 +88,23 @@ def ticks(room: Mailroom, task: str, times: int, **options: Any) -> list[Any]:
 
 
 def test_a_duplicate_is_one_line_in_the_log(room: Mailroom, caplog: Any) -> None:
+    """Of a message that waits, of another's run, of its own run."""
     task = room.task(unique_while="queued")
-    runs: Any = room.task(lambda self, job: runs.delay(job), unique_while="unfinished")
+    runs: Any = room.task(lambda self, job: called(job), unique_while="unfinished")
+
+    def called(job: int) -> None:
+        Meanwhile(lambda: runs.delay(job)).result()
+        runs.delay(job)
+
     caplog.set_level(logging.INFO)
     first, *others = ticks(room, task.name, 3)
     own = runs.delay(1)
     room.deliver(room.take(own.id))
     assert {result.id for result in others} == {first.id}
-    *waits, by_its_run = [each for each in caplog.messages if "was not sent" in each]
-    assert (
-        waits == [f"a call of {task.name} was not sent: {first.id} waits already, lock job:1"] * 2
-    )
+    *waits, by_another, by_its_run = [each for each in caplog.messages if "was not sent" in each]
+    said = "a call of {} was not sent: {} {} already, lock job:1"
+    assert waits == [said.format(task.name, first.id, "waits")] * 2
+    assert by_another == said.format(runs.name, own.id, "runs")
     assert f"of {runs.name} by its own run {own.id} was not sent, and nothing goes on" in by_its_run
     if celery.VERSION[:2] >= (5, 7):  # From then on beat marks what it sends.
         assert room.waiting()[0].headers["celery_beat_task"] is True
