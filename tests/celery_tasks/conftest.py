@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,9 @@ MakeTask = Callable[..., Any]
 FENCES = pytest.mark.parametrize("fence", ["lock_fence", None], ids=["fence", "no-fence"])
 
 
+HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
+
+
 @pytest.fixture
 def room(use_redis: UseRedis, redis_server: RedisServer) -> Iterator[Mailroom]:
     """A worker without a process, on Redis: it takes messages when a test says so."""
@@ -41,7 +45,6 @@ def broker(room: Mailroom, cut_proxy: CutProxy) -> CutProxy:
 
 @pytest.fixture
 def row(transactional_db: None) -> Job:
-    """A row that waits to be worked on."""
     row: Job = Job.objects.create()
     return row
 
@@ -68,12 +71,14 @@ def task(app: Any) -> MakeTask:
     return make
 
 
-def job_guard(
-    fence: str | None = "lock_fence", kind: type[StatusGuard] = StatusGuard, **options: Any
-) -> Any:
+def call(task: Any, how: str, *args: Any) -> Any:
+    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
+
+
+def job_guard(fence: str | None = "lock_fence", **options: Any) -> Any:
     """The guard of such a row, which the argument ``job`` names."""
     named = {"pk": "job", "source": "queued", "to": "working", "done": "done", "failed": "failed"}
-    return kind("app.Job", fence_field=fence, **named | options)
+    return StatusGuard("app.Job", fence_field=fence, **named | options)
 
 
 def status(row: Job) -> str:
@@ -94,14 +99,16 @@ def held_elsewhere(name: str = "job:1", **options: Any) -> Lease:
     return Meanwhile(lambda: taken(name, **options)).result()
 
 
-def dead_child(message: Message, name: str = "job:1") -> int:
-    """The pid of a pool child that has died while it held the lock of its message."""
+def of_dead_child(room: Mailroom, message: Message, name: str = "job:1") -> Any:
+    """The request of a message whose pool child has died while it held the lock."""
 
     def work() -> int:
         asked(name, ttl=LONG, token=message.ours["token"])
         return os.getpid()
 
-    return int(in_child(work))
+    request = room.received(message)
+    request.worker_pid = in_child(work)
+    return request
 
 
 def loses_its_lease(self: Any, job: Any) -> None:
@@ -115,9 +122,41 @@ def retries_once(self: Any, job: Any) -> Any:
     return self.request.retries or self.retry(countdown=0)
 
 
+def retries(self: Any, job: Any) -> Any:
+    """The body of a run that retries, or a step of one."""
+    raise self.retry(countdown=0)
+
+
+def raising(error: BaseException) -> Any:
+    """A body that raises this error, or a step of one."""
+
+    def work(self: Any, job: Any) -> Any:
+        raise error
+
+    return work
+
+
+def recording(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
+    """A task, and what its runs were called with."""
+    runs: list[Any] = []
+
+    def body(self: Any, job: Any, other: Any = None) -> str:
+        runs.append(other)
+        return f"done:{other}"
+
+    usual = {"name": f"task-{random.randrange(10**9)}", "lock_name": "job:{job}"}
+    return room.register(body, bind=True, **{**usual, **options}), runs
+
+
 def has_reserved_nothing(task: Any, name: str) -> bool:
     """Whether no message waits for this lock, and no follow-up, as far as the store knows."""
     return not list(task.locks.store.reservations()) and follow_up(task, name) is None
+
+
+def reserved_for(room: Mailroom, task: Any) -> float:
+    """Seconds that the reservation of the task's only job lasts from now on."""
+    (key,) = room.redis.keys(f"*queued {task.name} *")
+    return float(room.redis.pttl(key)) / 1000
 
 
 def away(broker: CutProxy) -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery.exceptions import Reject
@@ -17,40 +12,16 @@ from django.db import OperationalError, connection
 from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, status
+from tests.celery_tasks.conftest import away, job_guard, raising, status
 from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, Message, killed_in_body
+from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Message, Runs, killed_in_body
 from tests.nights import by_day
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, Traffic, killed_in_child, taken, waiting
+from tests.steps import LONG, Meanwhile, Traffic, taken, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow  # Most of them kill a process.
-Note = Callable[[], int]
-
-
-@pytest.fixture
-def note(tmp_path: Path) -> Note:
-    """Notes a run, in whatever process. Returns how many there were."""
-    path = tmp_path / "runs"
-
-    def note() -> int:
-        with path.open("a") as file:
-            file.write("x")
-        return path.stat().st_size
-
-    return note
-
-
-def poison(room: Mailroom, note: Note, **options: Any) -> Message:
-    """The message of a task that kills its process."""
-
-    def work(self: Any, job: Any) -> None:
-        note()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    return room.message(work, acks_late=True, **options)
 
 
 def assert_given_up(room: Mailroom, message: Message, runs: int) -> None:
@@ -60,24 +31,24 @@ def assert_given_up(room: Mailroom, message: Message, runs: int) -> None:
 
 @pytest.mark.parametrize(
     "deliveries",
-    [("original", "redelivery", "redelivery"), ("redelivery", "original")],
+    [(ORIGINAL, REDELIVERY, REDELIVERY), (REDELIVERY, ORIGINAL)],
     ids=["one after the other", "an original after its redelivery"],
 )
 def test_a_message_that_kills_its_worker_each_time_is_given_up(
-    room: Mailroom, note: Note, deliveries: tuple[str, ...]
+    room: Mailroom, deliveries: tuple[bool, ...]
 ) -> None:
-    # Given a job that kills its process at each delivery, and may do so as often
-    message = poison(room, note, lock_max_attempts=len(deliveries))
-    for delivery in deliveries:
-        again = delivery == "redelivery"
-        killed_in_child(partial(room.deliver, message, redelivered=again))
+    # Given a job whose process is killed at each delivery, as often as may be
+    runs = Runs()
+    message = room.message(runs, acks_late=True, lock_max_attempts=len(deliveries))
+    for marked in deliveries:
+        killed_in_body(room, message, redelivered=marked)
 
     # I expect all later deliveries to fail, with the number of the deaths
     for _ in range(2):
         assert_given_up(room, message, len(deliveries))
 
     # And its body not to be called for them
-    assert note() == len(deliveries) + 1
+    assert runs == []
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "its database is silent"])
@@ -87,54 +58,37 @@ def test_the_row_of_a_message_that_is_given_up_has_failed(
     message = room.message(job=row.pk, acks_late=True, lock_max_attempts=1, guard=job_guard())
     killed_in_body(room, message)
     assert status(row) == "working"
-
-    def no_answer(*_: Any) -> None:
-        raise OperationalError("no answer")
-
-    with connection.execute_wrapper(no_answer) if silent else ExitStack():
+    no_answer = connection.execute_wrapper(Mock(side_effect=OperationalError))
+    with no_answer if silent else ExitStack():
         room.fails(message, TooManyAttempts, redelivered=True)
     assert status(row) == ("working" if silent else "failed")
 
 
-def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom, note: Note) -> None:
+def test_a_run_that_waited_for_its_lock_counts_too(room: Mailroom) -> None:
     """The lock is handed over to it in its last holder's release."""
-    message, lease = poison(room, note, lock_max_attempts=1, lock_wait=30), taken("job:1")
-
-    def release_when_waited_for() -> None:
-        until(lambda: waiting("job:1"), "a waiter")
-        lease.release()
-
-    release = Meanwhile(release_when_waited_for)
-    killed_in_child(lambda: room.deliver(message))
-    release.result()
+    message = room.message(acks_late=True, lock_max_attempts=1, lock_wait=30)
+    lease = taken("job:1")
+    release = Meanwhile(lambda: until(lambda: waiting("job:1"), "a waiter") and lease.release())
+    killed_in_body(room, message)
+    assert release.result()
     assert_given_up(room, message, 1)
 
 
-def test_an_orderly_end_neither_counts_nor_hides_the_others(room: Mailroom, note: Note) -> None:
-    here = os.getpid()
-
-    def work(self: Any, job: Any) -> None:
-        note()
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise Reject("not now", requeue=True)
-
-    message = room.message(work, acks_late=True, lock_max_attempts=2)
-    for number in range(2):
-        assert room.deliver(message, redelivered=number > 0)[0] == "REJECTED"
-        killed_in_child(lambda: room.deliver(message, redelivered=True))
+def test_an_orderly_end_neither_counts_nor_hides_the_others(room: Mailroom) -> None:
+    runs = Runs(raising(Reject("not now", requeue=True)))
+    message = room.message(runs, acks_late=True, lock_max_attempts=2)
+    for marked in (ORIGINAL, REDELIVERY):
+        assert room.deliver(message, redelivered=marked)[0] == "REJECTED"
+        killed_in_body(room, message, redelivered=True)
     assert_given_up(room, message, 2)
-    assert note() == 5
+    assert len(runs) == 2
 
 
 def test_33_a_body_that_ends_its_process_itself_counts(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> None:
-        raise SystemExit
-
-    message = room.message(work, acks_late=True, lock_max_attempts=2)
-    for redelivered in (False, True):
+    message = room.message(raising(SystemExit()), acks_late=True, lock_max_attempts=2)
+    for marked in (ORIGINAL, REDELIVERY):
         with pytest.raises(SystemExit):
-            room.deliver(message, redelivered=redelivered)
+            room.deliver(message, redelivered=marked)
     assert_given_up(room, message, 2)
 
 
@@ -162,41 +116,35 @@ def ask_in_vain(room: Mailroom, proxy: CutProxy, message: Message, **how: bool) 
 
 @pytest.mark.parametrize(("wait", "slots"), by_day((0, 1), (5, 1), (5, 2)))
 def test_an_acquire_without_an_answer_does_not_count(
-    room: Mailroom, proxy: CutProxy, note: Note, wait: float, slots: int
+    room: Mailroom, proxy: CutProxy, wait: float, slots: int
 ) -> None:
     options = {"lock_max_attempts": 1, "lock_wait": wait, "lock_slots": slots}
-    message = room.message(lambda self, job: note(), acks_late=True, **options)
-    message = ask_in_vain(room, proxy, message)
+    message = ask_in_vain(room, proxy, room.message(acks_late=True, **options))
     # It was prefetched by a worker that was killed before it came to it.
-    assert room.deliver(message, redelivered=True) == ("SUCCESS", 1)
+    assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
 
 
-def test_deaths_before_it_count(room: Mailroom, proxy: CutProxy, note: Note) -> None:
-    message = poison(room, note, lock_max_attempts=2)
-    killed_in_child(lambda: room.deliver(message))
+def test_deaths_before_it_count(room: Mailroom, proxy: CutProxy) -> None:
+    message = room.message(acks_late=True, lock_max_attempts=2)
+    killed_in_body(room, message)
     locks.clear("job:1")
     for _ in range(2):
         message = ask_in_vain(room, proxy, message, redelivered=True)
-    killed_in_child(lambda: room.deliver(message, redelivered=True))
+    killed_in_body(room, message, redelivered=True)
     assert_given_up(room, message, 2)
-    assert note() == 3
 
 
 @pytest.mark.parametrize("cooldown", by_day(0, 0.5))
 def test_a_run_whose_release_got_no_answer_is_not_run_again(
-    room: Mailroom, proxy: CutProxy, note: Note, cooldown: float
+    room: Mailroom, proxy: CutProxy, cooldown: float
 ) -> None:
-    def work(self: Any, job: Any) -> None:
-        note()
-        proxy.refuse()
-        proxy.cut()
-
-    message = room.message(work, acks_late=True, lock_ttl=3600, lock_cooldown=cooldown)
+    runs = Runs(lambda self, job: away(proxy))
+    message = room.message(runs, acks_late=True, lock_ttl=3600, lock_cooldown=cooldown)
     assert room.deliver(message)[0] == "SUCCESS"
     proxy.accept()
     until(lambda: not locks.count("job:1"), "the release")
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert (room.ids(), note()) == ([], 2)
+    assert (room.ids(), len(runs)) == ([], 1)
 
 
 @pytest.mark.parametrize("wait", by_day(0, 30))

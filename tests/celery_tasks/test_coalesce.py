@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from functools import partial
 from typing import Any
 
@@ -11,25 +10,15 @@ import pytest
 from django_tasklock import lock, locks
 from django_tasklock.exceptions import TooManyAttempts
 from django_tasklock.stores import stores
-from django_tasklock.testing import outage
-from tests.celery_tasks.conftest import lose
+from tests.celery_tasks.conftest import lose, raising, recording, retries
 from tests.conftest import UseRedis
-from tests.mailroom import Mailroom, elsewhere, killed_in_body, mailroom
+from tests.mailroom import Mailroom, Runs, coalesced, elsewhere, killed_in_body, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, taken
 from tests.waiting import until
 
-
-def recording(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
-    """A task, and what its runs were called with."""
-    runs: list[Any] = []
-
-    def body(self: Any, job: Any, other: Any = None) -> None:
-        runs.append(other)
-
-    own = {"name": f"task-{random.randrange(10**9)}", "lock_name": "job:{job}", "acks_late": True}
-    return room.register(body, bind=True, **{**own, "on_conflict": "coalesce", **options}), runs
+COALESCED = {"on_conflict": "coalesce", "acks_late": True}
 
 
 def refused(room: Mailroom, result: Any, **options: Any) -> tuple[str, Any]:
@@ -39,7 +28,7 @@ def refused(room: Mailroom, result: Any, **options: Any) -> tuple[str, Any]:
 
 def test_all_that_comes_during_a_run_becomes_one_follow_up_the_newest_call(room: Mailroom) -> None:
     # Given calls that arrive while their lock is held
-    task, runs = recording(room)
+    task, runs = recording(room, **COALESCED)
     calls = [task.delay(1, number) for number in range(5)]
     with lock("job:1", ttl=LONG):
         # I expect each newer one to wait
@@ -51,7 +40,7 @@ def test_all_that_comes_during_a_run_becomes_one_follow_up_the_newest_call(room:
         for _ in range(3):
             assert refused(room, calls[4])[0] == "IGNORED"
     # And to run once, with its own arguments
-    assert room.work_off() == [("SUCCESS", None)]
+    assert room.work_off() == [("SUCCESS", "done:4")]
     assert runs == [4]
 
 
@@ -65,7 +54,7 @@ def test_in_whatever_order_they_arrive_the_last_one_runs(
 ) -> None:
     """That is the call which was sent last; or first refused last, if the sender does not know the
     task's class. ``*``: the broker delivers its first message again."""
-    task, runs = recording(room)
+    task, runs = recording(room, **COALESCED)
     send = partial(room.app.send_task, task.name, queue=room.queue) if by_name else task.apply_async
     calls = {letter: send((1, letter)) for letter in "ABC"}
     first = {message.args[1]: message for message in room.waiting()}
@@ -82,7 +71,7 @@ def test_in_whatever_order_they_arrive_the_last_one_runs(
 def test_an_older_follow_up_that_gets_the_lock_leaves_the_job_to_the_newer_one(
     room: Mailroom, left: bool
 ) -> None:
-    task, runs = recording(room)
+    task, runs = recording(room, **COALESCED)
     older, newer = task.delay(1, "older"), task.delay(1, "newer")
     with lock("job:1", ttl=LONG):
         refused(room, older)
@@ -90,15 +79,15 @@ def test_an_older_follow_up_that_gets_the_lock_leaves_the_job_to_the_newer_one(
     if not left:
         room.deliver(room.take(newer.id))
         runs.clear()
-    state, marker = room.deliver(room.take(older.id))
-    assert (state, marker and marker["holder"]) == ("SUCCESS", newer.id if left else None)
+    outcome = room.deliver(room.take(older.id))
+    assert coalesced(outcome) == newer.id if left else outcome == ("SUCCESS", "done:older")
     assert not locks.is_locked("job:1")
     room.work_off()
     assert runs == ["newer" if left else "older"]
 
 
 def test_a_follow_up_that_died_in_its_body_runs_again_before_the_next_one(room: Mailroom) -> None:
-    task, runs = recording(room)
+    task, runs = recording(room, **COALESCED)
     first, second = task.delay(1, "first"), task.delay(1, "second")
     with lock("job:1", ttl=LONG):
         refused(room, first)
@@ -106,7 +95,7 @@ def test_a_follow_up_that_died_in_its_body_runs_again_before_the_next_one(room: 
     killed_in_body(room, message)
     with lock("job:1", ttl=LONG):
         refused(room, second)
-    assert room.deliver(message, redelivered=True) == ("SUCCESS", None)
+    assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:first")
     room.work_off()
     assert runs == ["first", "second"]
 
@@ -115,18 +104,16 @@ def test_a_follow_up_that_died_in_its_body_runs_again_before_the_next_one(room: 
 def test_a_call_during_the_follow_up_becomes_the_next_one(room: Mailroom, behind: int) -> None:
     """It came after that one has read what it works on; also from a host whose clock is behind. A
     follow-up does not expire."""
-    runs: list[str] = []
 
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) < 3:
-            sent.append(task.apply_async([job], expires=60).id)
-            message = room.take(sent[-1])
-            message.ours["sent"] -= behind * len(runs)
-            assert elsewhere(room, message)[0] == "IGNORED"
-            assert room.waiting()[-1].headers["expires"] is None
+    def called(self: Any, job: Any) -> None:
+        sent.append(task.apply_async([job], expires=60).id)
+        message = room.take(sent[-1])
+        message.ours["sent"] -= behind * len(runs)
+        assert elsewhere(room, message)[0] == "IGNORED"
+        assert room.waiting()[-1].headers["expires"] is None
 
-    task = room.task(work, on_conflict="coalesce")
+    runs = Runs(called, called, None)
+    task = room.task(runs, on_conflict="coalesce")
     sent = [task.delay(1).id]
     room.work_off()
     assert runs == sent
@@ -134,59 +121,45 @@ def test_a_call_during_the_follow_up_becomes_the_next_one(room: Mailroom, behind
 
 def test_a_follow_up_runs_whatever_has_run_before_it(room: Mailroom) -> None:
     """Rather one run too many: the one that came later, and got the lock first, may have failed."""
-    runs: list[str] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if self.request.id == "newcomer":
-            raise LookupError
-
-    task = room.task(work, on_conflict="coalesce")
-    sent = task.delay(1).id
+    runs = Runs(raising(LookupError()), None)
+    task = room.task(runs, on_conflict="coalesce")
+    sent = task.delay(1)
     with lock("job:1", ttl=LONG):
-        assert elsewhere(room, room.take())[0] == "IGNORED"
+        assert refused(room, sent)[0] == "IGNORED"
     task.apply_async([1], task_id="newcomer")
     assert room.deliver(room.take("newcomer"))[0] == "FAILURE"
     assert room.work_off() == [("SUCCESS", None)]
-    assert runs == ["newcomer", sent]
+    assert runs == ["newcomer", sent.id]
 
 
 def test_follow_ups_of_two_tasks_under_one_lock_do_not_replace_each_other(room: Mailroom) -> None:
-    runs: list[Any] = []
-    first = room.task(lambda self, job: runs.append("first"), on_conflict="coalesce")
-    second = room.task(lambda self, job: runs.append("second"), on_conflict="coalesce")
-    first.delay(1)
-    second.delay(1)
+    runs = Runs()
+    calls = [room.task(runs, on_conflict="coalesce").delay(1) for _ in range(2)]
     with lock("job:1", ttl=LONG):
-        for _ in range(2):
-            assert elsewhere(room, room.take())[0] == "IGNORED"
-    assert len(room.work_off()) == 2
-    assert sorted(runs) == ["first", "second"]
+        for call in calls:
+            assert refused(room, call)[0] == "IGNORED"
+    assert room.states() == ["SUCCESS"] * 2
+    assert sorted(runs) == sorted(call.id for call in calls)
 
 
 def test_a_message_that_refused_calls_rely_on_is_never_skipped(room: Mailroom) -> None:
     """unique_while="queued": a call that was refused counts on the follow-up, not on a run that
     had started before the call."""
-    runs: list[tuple[str, int]] = []
-    changes = 1
 
-    def work(self: Any, job: Any) -> None:
-        nonlocal changes
-        runs.append((self.request.id, changes))
-        if self.request.id == "beside":
-            # The follow-up waits. A change is made during this run, and its call is refused.
-            changes += 1
-            assert task.delay(job).id == first
-            elsewhere(room, room.take())
-
-    task = room.task(work, on_conflict="coalesce", unique_while="queued")
-    first = task.delay(1).id
-    with lock("job:1", ttl=LONG):
+    def beside(self: Any, job: Any) -> None:
+        # The follow-up waits. A change is made during this run, and its call is refused.
+        assert task.delay(job).id == first.id
         elsewhere(room, room.take())
+
+    runs = Runs(beside, None)
+    task = room.task(runs, on_conflict="coalesce", unique_while="queued")
+    first = task.delay(1)
+    with lock("job:1", ttl=LONG):
+        refused(room, first)
     task.send_anyway([1], task_id="beside")
     room.deliver(room.take("beside"))
     room.work_off()
-    assert runs == [("beside", 1), (first, 2)]
+    assert runs == ["beside", first.id]
 
 
 def test_a_call_that_counts_on_a_message_that_leaves_its_job_is_not_lost(
@@ -228,21 +201,17 @@ def the_next_call_follows(room: Mailroom, task: Any, result: Any = None) -> None
 
 def test_the_next_call_follows_after_a_follow_up_that_failed(room: Mailroom) -> None:
     """It had lost its lease, and was to follow the next run."""
-    leases: list[Any] = []
 
-    def work(self: Any, job: Any) -> None:
-        leases.append(self.lease)
-        if len(leases) == 1:
-            lose(self.lease, clear=False)
-            self.lease.assert_held()
+    def first(self: Any, job: Any) -> None:
+        lose(self.lease, clear=False)
+        self.lease.assert_held()
 
-    task = room.task(work, on_conflict="coalesce", acks_late=True, lock_max_attempts=1)
+    task = room.task(Runs(first, None), lock_max_attempts=1, **COALESCED)
     call = task.delay(1)
     assert room.deliver(room.take())[0] == "IGNORED"
     with lock("job:1", ttl=LONG):
         assert refused(room, call)[0] == "IGNORED"
-    state, error = room.deliver(room.take())
-    assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+    room.fails(room.take(), TooManyAttempts)
     the_next_call_follows(room, task)
 
 
@@ -271,12 +240,7 @@ def test_a_direct_call_is_no_follow_up(room: Mailroom) -> None:
 
 def test_a_dropped_redelivery_leaves_the_follow_up_to_the_retry_of_its_run(room: Mailroom) -> None:
     """Both have one task id. A retry is as old as its call."""
-
-    def work(self: Any, job: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-
-    task = room.task(work, acks_late=True, on_conflict="coalesce")
+    task = room.task(Runs(retries, None), **COALESCED)
     older, call = task.delay(1), task.delay(1)
     message = room.take(call.id)
     assert room.deliver(message)[0] == "RETRY"
@@ -287,39 +251,3 @@ def test_a_dropped_redelivery_leaves_the_follow_up_to_the_retry_of_its_run(room:
         assert refused(room, older)[1]["reason"] == "coalesced"
         assert refused(room, newer)[0] == "IGNORED"
         assert refused(room, call)[1]["reason"] == "coalesced"
-
-
-def test_after_an_outage_a_follow_up_and_a_retry_do_not_leave_the_job_to_each_other(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``unique_while="queued"``: the retry has taken over the reservation of the follow-up."""
-    followed: list[str] = []
-
-    def work(self: Any, job: Any) -> str:
-        if not followed:
-            followed.append(self.delay(job).id)
-            elsewhere(room, room.take(followed[0]))
-            raise self.retry(countdown=0)
-        return f"done:{job}"
-
-    task = room.task(work, unique_while="queued", on_conflict="coalesce")
-    first = task.delay(1).id
-    assert room.deliver(room.take())[0] == "RETRY"
-    with outage():
-        assert room.deliver(room.take(followed[0]))[0] == "IGNORED"
-
-    # When the follow-up is delivered while the retry leaves the job to it
-    store: Any = stores["default"]
-    real, met = store.unreserve, list[str]()
-
-    def meets(key: str, text: str) -> Any:
-        if text == first and not met:
-            met.append("delivered")
-            elsewhere(room, room.take(followed[0]))
-        return real(key, text)
-
-    monkeypatch.setattr(store, "unreserve", meets)
-    with lock("job:1", ttl=LONG):
-        elsewhere(room, room.take(first))
-    assert met
-    assert ("SUCCESS", "done:1") in room.work_off()

@@ -10,9 +10,9 @@ from celery.exceptions import Ignore, Reject
 
 from django_tasklock import InvalidLockConfig, locks
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard
+from tests.celery_tasks.conftest import job_guard, raising, retries_once
 from tests.inside import check_tasks, duplicate_of, explain_call
-from tests.mailroom import Mailroom, killed_in_body
+from tests.mailroom import Mailroom, Runs, killed_in_body
 from tests.steps import LONG, holder, taken
 
 LATER = 300.0
@@ -22,13 +22,6 @@ LATER = 300.0
 def cooling(name: str = "job:1") -> bool:
     info = locks.get(name)
     return info is not None and info.cooling
-
-
-def raising(error: BaseException) -> Any:
-    def work(self: Any, job: Any) -> None:
-        raise error
-
-    return work
 
 
 # ------------------------------------------------------------------------------ who is refused
@@ -66,10 +59,6 @@ def test_retry_and_coalesce_wait_until_it_is_cool(room: Mailroom, on_conflict: s
 # ------------------------------------------------------------------------------ which runs cool
 
 
-def retrying(self: Any, job: Any) -> Any:
-    return self.retry(countdown=0) if self.request.retries < 1 else "went on"
-
-
 def losing(self: Any, job: Any) -> None:
     locks.clear(self.lease.name)
     assert not self.lease.extend()
@@ -77,9 +66,7 @@ def losing(self: Any, job: Any) -> None:
 
 
 def replaced(self: Any, job: Any) -> Any:
-    if self.request.replaced_task_nesting:
-        return "went on"
-    return self.replace(self.s(job))
+    return self.request.replaced_task_nesting or self.replace(self.s(job))
 
 
 BOTH = {"lock_cooldown": LATER, "lock_cooldown_after_error": 3 * LATER}
@@ -94,7 +81,7 @@ ALL = {**BOTH, "lock_hold_at_least": LATER}
         ({"lock_cooldown": LATER}, raising(KeyError("x")), 0),
         ({"lock_hold_at_least": LATER}, None, LATER),
         # What goes on elsewhere may need the same lock
-        (ALL, retrying, 0),
+        (ALL, retries_once, 0),
         (ALL, replaced, 0),
         (ALL, losing, 0),
         (ALL, raising(Ignore()), 0),
@@ -115,8 +102,8 @@ def test_each_outcome_has_its_own_time(
     info = locks.get("job:1")
     left = info.ttl or 0 if info and info.cooling else 0
     assert seconds - LONG < left <= seconds
-    if work in (retrying, replaced):
-        assert room.work_off() == [("SUCCESS", "went on")]
+    if work in (retries_once, replaced):
+        assert room.work_off() == [("SUCCESS", 1)]
         assert cooling(), "it cools in the end"
 
 
@@ -127,18 +114,14 @@ def test_a_run_under_the_lease_of_its_caller_cools_as_well(room: Mailroom) -> No
 
 
 def test_a_message_without_work_does_not_cool(room: Mailroom, row: Job) -> None:
-    """The next one may find some."""
+    """The next one may find some. Nor does one that has died too often."""
     name, made = f"job:{row.pk}", room.task(guard=job_guard(), **ALL)
     for status, cools in ("done", False), ("queued", True):
         Job.objects.update(status=status)
         made.delay(row.pk)
         assert room.work_off()[0][0] == "SUCCESS"
         assert cooling(name) is locks.is_locked(name) is cools
-
-
-def test_a_message_that_has_died_too_often_does_not_cool(room: Mailroom) -> None:
-    room.task(acks_late=True, lock_max_attempts=1, **ALL).delay(1)
-    message = room.take()
+    message = room.message(acks_late=True, lock_max_attempts=1, **ALL)
     killed_in_body(room, message)
     assert room.deliver(message, redelivered=True)[0] == "FAILURE"
     assert not locks.is_locked("job:1")
@@ -150,29 +133,22 @@ def test_a_message_that_has_died_too_often_does_not_cool(room: Mailroom) -> None
 @pytest.mark.parametrize("by", ["operator", "other code", "another run", "its own run"])
 def test_a_redelivery_waits_for_a_holder_that_is_no_run(room: Mailroom, by: str) -> None:
     """Such a holder does not do the job, which may have begun: also a lock that cools."""
-    tries: list[int] = []
-
-    def work(self: Any, job: Any) -> str:
-        tries.append(job)
-        if by == "its own run" and len(tries) == 1:
-            raise KeyError(job)
-        return f"done:{job}"
-
-    made = room.task(work, acks_late=True, **ALL)
+    first = raising(KeyError(1)) if by == "its own run" else None
+    made = room.task(Runs(first, None), acks_late=True, **ALL)
     made.delay(1)
     message = room.take()
     if by == "operator":
         assert locks.hold("job:1", LONG, "alice", "a migration")
     elif by == "other code":
-        assert locks.acquire("job:1", ttl=LONG)
+        taken("job:1")
     elif by == "another run":
-        assert made(1) == "done:1"
+        assert made(1) is None
     else:  # Its worker died before it could acknowledge the message.
         assert room.deliver(message)[0] == "FAILURE"
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
     assert room.deliver(room.take())[0] == "IGNORED"
     locks.clear("job:1")
-    assert room.work_off() == [("SUCCESS", "done:1")]
+    assert room.work_off() == [("SUCCESS", None)]
 
 
 # ------------------------------------------------------------------------------ in the queue

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -27,7 +26,7 @@ from kombu.asynchronous import Hub
 
 from django_tasklock import locks
 from tests.app.models import Job
-from tests.celery_tasks.conftest import dead_child, job_guard, retries_once, status
+from tests.celery_tasks.conftest import job_guard, of_dead_child, retries_once, status
 from tests.inside import (
     came_back,
     children_of,
@@ -37,8 +36,7 @@ from tests.inside import (
     patient_main_process,
     shut_down_alone,
 )
-from tests.mailroom import Mailroom, Message, ends
-from tests.steps import killed_in_child
+from tests.mailroom import Mailroom, Message, ends, killed_in_body
 from tests.waiting import PATIENCE, until
 
 # Celery 5.7 and billiard 4.3 tell of an exit before the child is dead.
@@ -52,14 +50,8 @@ def _waits_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def message(room: Mailroom) -> Message:
-    """One that kills its child in its body, and may do so three times."""
-    here = os.getpid()
-
-    def work(self: Any, job: Any) -> None:
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return room.message(work, acks_late=True, lock_max_attempts=3)
+    """One whose child may die three times."""
+    return room.message(acks_late=True, lock_max_attempts=3)
 
 
 @pytest.mark.parametrize("where", ["before the body", "in the body"])
@@ -72,7 +64,7 @@ def test_a_message_whose_child_dies_each_time_is_given_up(
         request._on_ack = lambda *_, said=said: said.append("acknowledged")
         request._on_reject = lambda *how, said=said: said.append("again" if how[-1] else "rejected")
         if where == "in the body":
-            killed_in_child(partial(room.deliver, message, redelivered=number > 0))
+            killed_in_body(room, message, redelivered=number > 0)
         ends(request, WorkerLostError())
 
         # I expect each death to count once, and the message to come again until the last
@@ -90,7 +82,7 @@ def test_a_run_that_ends_with_its_worker_does_not_count(
     monkeypatch.setattr(state, "should_stop", 0)
     for number in range(4):
         request = room.received(message)
-        killed_in_child(partial(room.deliver, message, redelivered=number > 0))
+        killed_in_body(room, message, redelivered=number > 0)
         ends(request, WorkerLostError())
         assert deaths_of(request) == 0
     assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
@@ -101,7 +93,7 @@ def test_a_start_is_taken_back_when_its_worker_is_told_to_end(
     room: Mailroom, message: Message, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = room.received(message)
-    killed_in_child(lambda: room.deliver(message))
+    killed_in_body(room, message)
     assert deaths_of(request) == 1
     if how == "cancelled":
         request.cancel(Mock())
@@ -114,9 +106,9 @@ def test_a_start_is_taken_back_when_its_worker_is_told_to_end(
 
 def test_another_deliverys_start_is_not_taken_back(room: Mailroom, message: Message) -> None:
     first = room.received(message)
-    killed_in_child(lambda: room.deliver(message))
+    killed_in_body(room, message)
     room.received(message)
-    killed_in_child(lambda: room.deliver(message, redelivered=True))
+    killed_in_body(room, message, redelivered=True)
     first.ours.attempts.take_back()
     assert deaths_of(first) == 2
 
@@ -262,9 +254,8 @@ def test_a_message_whose_lock_was_named_by_its_row_keeps_the_name(room: Mailroom
     )  # fmt: skip
     first = task.delay(1)
     named[0] = "bob"
-    request = room.received(message := room.take())
-    request.worker_pid = dead_child(message, "ann")
-    ends(request, WorkerLostError())
+    message = room.take()
+    ends(of_dead_child(room, message, "ann"), WorkerLostError())
     assert not locks.is_locked("ann")
     assert room.deliver(message)[0] == "SUCCESS"
     assert ran == ["ann"]
@@ -285,9 +276,7 @@ def test_a_message_says_its_slots_only_if_they_depend_on_the_call(room: Mailroom
     task: Any = room.app.tasks[message.task]
     type(task).lock_slots = 1  # In the next release.
     vars(task).pop("naming", None)
-    request = room.received(message)
-    request.worker_pid = dead_child(message)
-    ends(request, WorkerLostError())
+    ends(of_dead_child(room, message), WorkerLostError())
     assert not locks.is_locked("job:1")
 
 
@@ -309,9 +298,7 @@ def test_a_message_that_celery_retries_for_its_dead_child_is_not_over(
     task = room.task(guard=job_guard(None), acks_late=False, max_retries=most)
     task.retry_on_worker_lost = True
     task.delay(row.pk)
-    request = room.received(message := room.take())
-    request.worker_pid = dead_child(message, f"job:{row.pk}")
-    ends(request, WorkerLostError())
+    ends(of_dead_child(room, room.take(), f"job:{row.pk}"), WorkerLostError())
     assert status(row) == row_is
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import random
-import signal
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,28 +16,21 @@ from kombu.exceptions import EncodeError
 from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
-from tests.mailroom import Mailroom, Message, elsewhere
+from tests.celery_tasks.conftest import recording
+from tests.mailroom import REDELIVERY, Mailroom, Message, Runs, elsewhere, killed_in_body
 from tests.seeds import drawn_seed
 from tests.servers import free_port
-from tests.steps import LONG, all_of, killed_in_child, silent
+from tests.steps import LONG, all_of, silent
 
 HOUR_SECONDS = 3600.0
 
 
-def recording(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
+def debounced(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
     """A debounced task, and what its runs were called with."""
-    runs: list[Any] = []
-
-    def body(self: Any, job: Any, other: Any = None) -> Any:
-        runs.append(other)
-        return f"done:{other}"
-
-    options = {"name": f"task-{random.randrange(10**9)}", "lock_name": "job:{job}", **options}
-    return room.register(body, bind=True, **{"debounce": 5, **options}), runs
+    return recording(room, **{"debounce": 5, **options})
 
 
 def due_in(message: Message) -> float:
-    """Seconds from now until a message is to run."""
     eta: Any = maybe_iso8601(message.headers["eta"])
     return float((eta - datetime.now(timezone.utc)).total_seconds())
 
@@ -59,7 +48,7 @@ def test_of_a_burst_the_last_call_runs_with_its_arguments(
     room: Mailroom, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given calls that keep coming
-    task, runs = recording(room, debounce=LONG)
+    task, runs = debounced(room, debounce=LONG)
     results = [task.delay(1, number) for number in range(30)]
     # I expect each to be sent, for the time when the debounce is over
     assert room.ids() == [result.id for result in results]
@@ -80,7 +69,7 @@ def test_in_any_order_and_from_several_threads_the_last_one_runs_last(room: Mail
     """Of two workers, the one with the earlier message may be the slower one. ``SEED=…`` makes the
     same order again."""
     chance = random.Random(drawn_seed())
-    task, runs = recording(room)
+    task, runs = debounced(room)
     for _ in range(5):
         runs.clear()
         all_of(*[lambda: [task.delay(1, time.time_ns()) for _ in range(6)] for _ in range(4)])
@@ -92,17 +81,15 @@ def test_in_any_order_and_from_several_threads_the_last_one_runs_last(room: Mail
 
 def test_calls_during_the_run_are_the_next_burst(room: Mailroom) -> None:
     """If the lock is still held when that is due, its last message waits."""
-    runs: list[str] = []
     outcomes: list[str] = []
 
-    def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            sent.extend(task.delay(job).id for _ in range(3))
-            assert all(message.headers["eta"] for message in room.waiting())
-            outcomes.extend(elsewhere(room, room.take())[0] for _ in range(3))
+    def first(self: Any, job: Any) -> None:
+        sent.extend(task.delay(job).id for _ in range(3))
+        assert all(message.headers["eta"] for message in room.waiting())
+        outcomes.extend(elsewhere(room, room.take())[0] for _ in range(3))
 
-    task = room.task(work, debounce=5)
+    runs = Runs(first, None)
+    task = room.task(runs, debounce=5)
     sent = [task.delay(1).id]
     room.deliver(room.take())
     assert outcomes == ["SUCCESS", "SUCCESS", "IGNORED"]
@@ -113,38 +100,38 @@ def test_calls_during_the_run_are_the_next_burst(room: Mailroom) -> None:
 # ------------------------------------------------------------------------------ debounce_max
 
 
-def test_a_burst_ends_debounce_max_after_its_first_call(room: Mailroom, time_machine: Any) -> None:
-    task, runs = recording(room, debounce=5, debounce_max=12)
-    start, dues = time.time(), []
-    for at in (0, 4, 8, 11, 11.5):
-        time_machine.move_to(start + at, tick=False)
-        task.delay(1, at)
-        eta: Any = maybe_iso8601(room.waiting()[-1].headers["eta"])
-        dues.append(round(eta.timestamp() - start, 2))
-    assert dues == [5, 9, 12, 12, 12]
-    room.work_off()
-    assert runs == [11.5]
-
-
-def test_calls_that_keep_coming_do_not_push_the_last_of_a_burst_away(
-    room: Mailroom, time_machine: Any
+@pytest.mark.parametrize(
+    ("calls", "dues", "ends"),
+    [
+        ([0, 4, 8, 11, 11.5], [5, 9, 12, 12, 12], [*["debounced"] * 4, "done:11.5"]),
+        # Workers are late: the calls after the end of the burst are another one.
+        (
+            [0, 6, 13, 14, 20],
+            [5, 11, 18, 19, 25],
+            ["debounced", "done:6", "debounced", "debounced", "done:20"],
+        ),
+    ],
+    ids=["of the calls up to then the last runs", "later ones do not push its last one away"],
+)
+def test_a_burst_ends_debounce_max_after_its_first_call(
+    room: Mailroom, time_machine: Any, calls: list[float], dues: list[float], ends: list[str]
 ) -> None:
-    """Workers are late: the calls after the end of the burst are another one."""
-    task, runs = recording(room, debounce=5, debounce_max=12)
-    start = time.time()
-    for at in (0, 6, 13, 14, 20):
+    task, runs = debounced(room, debounce_max=12)
+    start, due = time.time(), list[float]()
+    for at in calls:
         time_machine.move_to(start + at, tick=False)
         task.delay(1, at)
-    outcomes = [room.deliver(room.take()) for _ in range(5)]
-    assert reasons(outcomes) == ["debounced", "done:6", "debounced", "debounced", "done:20"]
-    assert runs == [6, 20]
+        due.append(round(at + due_in(room.waiting()[-1]), 2))
+    assert due == dues
+    assert reasons(room.work_off()) == ends
+    assert runs == [call for call in calls if f"done:{call}" in ends]
 
 
 # ------------------------------------------------------------------------------ never none
 
 
 def test_a_sending_that_fails_replaces_nothing(room: Mailroom) -> None:
-    task, runs = recording(room)
+    task, runs = debounced(room)
     task.delay(1, "sent")
     with pytest.raises(EncodeError):
         task.delay(1, object())
@@ -162,7 +149,7 @@ def test_a_sending_that_fails_replaces_nothing(room: Mailroom) -> None:
 def test_a_note_that_is_lost_or_that_nobody_can_read_replaces_nothing(
     room: Mailroom, text: str | None, longest: float | None
 ) -> None:
-    task, runs = recording(room, debounce_max=longest)
+    task, runs = debounced(room, debounce_max=longest)
     task.delay(1, "first")
     task.delay(1, "second")
     (key,) = room.redis.keys(f"*debounce {task.name} *")
@@ -183,7 +170,7 @@ def test_hosts_whose_clocks_differ(
 ) -> None:
     """Neither a pending call nor one that ran hides a call from a host that is behind. With
     ``debounce_max`` one call more may run, and never one less."""
-    task, runs = recording(room, debounce_max=longest)
+    task, runs = debounced(room, debounce_max=longest)
     now = time.time()
     for number, moment in enumerate([now, now + ahead, now + 1, now + ahead + 2]):
         time_machine.move_to(moment, tick=False)
@@ -196,27 +183,21 @@ def test_hosts_whose_clocks_differ(
     assert {1, 3} <= set(runs) if longest else runs == [1, 3]
 
 
-@pytest.mark.parametrize("falls_silent", ["before", "when it is sent"])
+@pytest.mark.parametrize("verbs", [["update_note", "get_note"], ["update_note"]])
 def test_a_call_that_the_store_does_not_know_of_is_sent_and_replaces_nothing(
-    room: Mailroom, falls_silent: str
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, verbs: list[str]
 ) -> None:
-    task, runs = recording(room, debounce=LONG)
+    """The store does not answer, or no more once it has said which call was the last one."""
+    task, runs = debounced(room, debounce=LONG)
     task.delay(1, "before")
-    with silence(at_once=falls_silent == "before"):
+    with monkeypatch.context() as patch:
+        silent(patch, *verbs)
         task.delay(1, "silent")
     message = room.waiting()[-1]
-    assert ("moment" in message.ours) is (falls_silent != "before")
+    assert ("moment" in message.ours) is (verbs == ["update_note"])
     assert 0 < due_in(message) <= LONG
     outcomes = room.work_off()
     assert runs == ["before", "silent"], outcomes
-
-
-@contextlib.contextmanager
-def silence(*, at_once: bool) -> Iterator[None]:
-    """The store does not answer, or no more once it has said which call was the last one."""
-    with pytest.MonkeyPatch.context() as patch:
-        silent(patch, "update_note", *["get_note"] * at_once)
-        yield
 
 
 # ------------------------------------------------------------------------------ a held lock
@@ -226,7 +207,7 @@ def silence(*, at_once: bool) -> Iterator[None]:
 def test_a_call_whose_lock_is_held_waits_and_later_ones_replace_it(
     room: Mailroom, conflict: str
 ) -> None:
-    task, runs = recording(room, on_conflict=conflict)
+    task, runs = debounced(room, on_conflict=conflict)
     with lock("job:1", ttl=LONG):
         task.delay(1, "first")
         assert room.deliver(room.take())[0] == "IGNORED"
@@ -243,41 +224,30 @@ def test_a_call_whose_lock_is_held_waits_and_later_ones_replace_it(
 
 def test_a_retry_of_the_body_keeps_its_own_way(room: Mailroom) -> None:
     """A call that came meanwhile does not replace it, and it does not replace that call."""
-    tries: list[Any] = []
 
-    def body(self: Any, job: Any, other: Any = None) -> str:
-        tries.append((other, self.request.retries))
-        if self.request.retries < 1 and other == "first":
-            task.delay(job, "second")
-            raise self.retry(countdown=0)
-        return "done"
+    def first(self: Any, job: Any) -> None:
+        task.delay(job, "second")
+        raise self.retry(countdown=0)
 
-    task = room.register(body, bind=True, name="retried", lock_name="job:{job}", debounce=5)
-    task.delay(1, "first")
+    runs = Runs(first, None)
+    task = room.task(runs, debounce=5)
+    call = task.delay(1, "first")
     assert room.deliver(room.take())[0] == "RETRY"
     second, retry = room.waiting()
     assert (second.args[1], "moment" in second.ours) == ("second", True)
     assert (retry.args[1], "moment" in retry.ours) == ("first", False)
     room.work_off()
-    assert tries == [("first", 0), ("second", 0), ("first", 1)]
+    assert runs == [call.id, second.id, call.id]
 
 
 def test_one_whose_run_was_killed_runs_again_and_is_dropped_after_that(room: Mailroom) -> None:
     """Also if a later call has come, which is of the next burst."""
-    runs: list[Any] = []
-
-    def body(self: Any, job: Any, other: Any = None) -> None:
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        runs.append(other)
-
-    here, names = os.getpid(), {"name": "dies", "lock_name": "job:{job}"}
-    task = room.register(body, bind=True, debounce=5, acks_late=True, **names)
+    task, runs = debounced(room, acks_late=True)
     task.delay(1, "first")
     message = room.take()
-    killed_in_child(lambda: room.deliver(message))
+    killed_in_body(room, message)
     task.delay(1, "second")
-    states = [room.deliver(message, redelivered=True)[0] for _ in range(2)]
+    states = room.deliveries(message, REDELIVERY, REDELIVERY)
     room.work_off()
     assert (states, runs) == (["SUCCESS", "IGNORED"], ["first", "second"])
 
@@ -287,7 +257,7 @@ def test_one_whose_run_was_killed_runs_again_and_is_dropped_after_that(room: Mai
 
 def test_calls_that_are_not_debounced(room: Mailroom) -> None:
     """Each is sent as it is, is not replaced, and replaces nothing."""
-    task, runs = recording(room)
+    task, runs = debounced(room)
     replaced = room.task(lambda self, job: self.replace(task.s(1, "replaces")), lock_name="o:{job}")
     task.delay(1, "debounced")
     eta = datetime.now(timezone.utc) + timedelta(seconds=100)
@@ -308,7 +278,7 @@ def test_calls_that_are_not_debounced(room: Mailroom) -> None:
 
 def test_what_a_call_gives_stays_and_it_gives_no_debounce(room: Mailroom) -> None:
     """The same task id each time is no hindrance."""
-    task, runs = recording(room)
+    task, runs = debounced(room)
     given: Any = {"headers": {"mine": 1}, "shadow": "other", "expires": 100, "task_id": "mine"}
     for number in range(3):
         task.apply_async((1, number), **given)
@@ -320,11 +290,11 @@ def test_what_a_call_gives_stays_and_it_gives_no_debounce(room: Mailroom) -> Non
     with pytest.raises(InvalidLockConfig, match="debounce is an option of the task"):
         task.apply_async((1,), debounce=3)
     with pytest.raises(TypeError):
-        recording(room, typing=False)[0].delay()
+        debounced(room, typing=False)[0].delay()
 
 
 def test_a_run_beside_the_holder_of_the_lock_ends_the_burst_too(room: Mailroom) -> None:
-    task, runs = recording(room, on_conflict="run")
+    task, runs = debounced(room, on_conflict="run")
     with lock("job:1", ttl=LONG):
         task.delay(1, "last")
         assert elsewhere(room, room.take())[0] == "SUCCESS"

@@ -7,31 +7,23 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
-from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
-from django.db import DataError, OperationalError
 
-from django_tasklock import Lease, LeaseLost, StoreUnavailable, lock, locks, signals
+from django_tasklock import LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import FENCES, job_guard, status
+from tests.celery_tasks.conftest import HOW, call, job_guard, raising, status
 from tests.inside import before_the_release, give_up_row
-from tests.mailroom import Mailroom, elsewhere
+from tests.mailroom import Mailroom
 from tests.steps import LONG, Meanwhile, killed_in_child, taken
 from tests.waiting import PATIENCE, until
-
-HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
-
-
-def call(task: Any, how: str, *args: Any) -> Any:
-    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
 
 
 @HOW
@@ -77,6 +69,22 @@ def test_row_in_no_state_to_be_worked_on_is_skipped(
 # ------------------------------------------------------------------------------ how a run ends
 
 
+def around(guard: StatusGuard, verb: str, do: Callable[[], object], *, after: bool = False) -> Any:
+    """The guard, with something done before each call of a verb, or after it."""
+    real = getattr(guard, verb)
+
+    def both(*args: Any) -> Any:
+        if not after:
+            do()
+        answer = real(*args)
+        if after:
+            do()
+        return answer
+
+    setattr(guard, verb, both)
+    return guard
+
+
 @pytest.mark.parametrize("where", ["claim", "body"])
 @pytest.mark.parametrize(
     ("error", "left_as"),
@@ -92,19 +100,11 @@ def test_a_row_waits_again_if_its_message_comes_again(
     room: Mailroom, row: Job, where: str, error: BaseException, left_as: str
 ) -> None:
     """`test_guarded_row` has all other ends."""
-
-    class Interrupted(StatusGuard):
-        def claim(self, pk: Any, fence: int | None = None) -> bool:
-            claimed = super().claim(pk, fence)
-            if where == "claim":
-                raise error
-            return claimed
-
-    def work(self: Any, job: int) -> None:
-        raise error
-
+    guard, body = job_guard(), raising(error)
+    if where == "claim":
+        around(guard, "claim", lambda: body(None, None), after=True)
     with pytest.raises(type(error)):
-        room.task(work, guard=job_guard(kind=Interrupted))(row.pk)
+        room.task(body, guard=guard)(row.pk)
     assert status(row) == left_as
     assert not locks.is_locked(f"job:{row.pk}")
 
@@ -115,15 +115,13 @@ def test_a_call_that_was_refused_while_the_claim_failed_is_not_lost(
     """It has made the row ready, and relies on the message that waits."""
     sent: list[str] = []
 
-    class Late(StatusGuard):
-        def claim(self, pk: Any, fence: int | None = None) -> bool:
-            claimed = super().claim(pk, fence)
-            if not sent:
-                Job.objects.update(status="queued")
-                sent.append(task.delay(pk).id)
-            return claimed
+    def call_once() -> None:
+        if not sent:
+            Job.objects.update(status="queued")
+            sent.append(task.delay(row.pk).id)
 
-    task = room.task(guard=job_guard(kind=Late), unique_while="queued")
+    guard = around(job_guard(), "claim", call_once, after=True)
+    task = room.task(guard=guard, unique_while="queued")
     Job.objects.update(status="done")
     first = task.delay(row.pk).id
     assert room.work_off() == [("SUCCESS", f"done:{row.pk}")]
@@ -169,25 +167,10 @@ def test_an_outage_is_never_a_skip(room: Mailroom, how: str, on_outage: str) -> 
         call(room.task(on_outage=on_outage), how, 7)
 
 
-@FENCES
-def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: str | None) -> None:
-    task = room.task(on_outage="run", guard=job_guard(fence))
-    with outage():
-        assert task(row.pk) == f"done:{row.pk}"
-        assert status(row) == "done"
-        assert task(row.pk)["reason"] == "invalid_state"
-        # Whether another run lives that has the row, only the lock could say.
-        Job.objects.update(status="working", lock_fence=5)
-        with pytest.raises(StoreUnavailable):
-            task(row.pk)
-    assert (status(row), row.lock_fence) == ("working", 5)
-
-
 # ------------------------------------------------------------------------------ done again
 
 
 def again(self: Any, job: int) -> None:
-    """Counts in the row how often it was worked on."""
     Job.objects.filter(pk=job).update(done_count=Job.objects.get(pk=job).done_count + 1)
 
 
@@ -210,8 +193,7 @@ def test_41_a_run_that_was_killed_before_its_result_was_stored_is_not_done_again
     room: Mailroom, row: Job
 ) -> None:
     """Its note says that it has ended. Its message ends as a success, with the marker."""
-    room.task(again, guard=REPEATED, acks_late=True).delay(row.pk)
-    message = room.take()
+    message = room.message(again, row.pk, guard=REPEATED, acks_late=True)
 
     def killed_after_release() -> None:
         die = partial(os.kill, os.getpid(), signal.SIGKILL)
@@ -244,7 +226,7 @@ class Late:
     """The run of a message that is held up at some point until its lease is over, and `goes_on`."""
 
     def __init__(self, room: Mailroom, task: Any, row: Job, **delivered: bool) -> None:
-        self.leases: list[Any] = []
+        self._met = 0
         self._on = threading.Event()
         task.lock_ttl, task.lock_renew = SECONDS, False
         task.delay(row.pk)
@@ -252,10 +234,10 @@ class Late:
         self._deliver = partial(room.deliver, self.message, **delivered)
         self._task, self._name = task, f"job:{row.pk}"
 
-    def here(self, lease: Any) -> bool:
+    def here(self) -> bool:
         """Hold the first one up. Returns whether it is the first."""
-        self.leases.append(lease)
-        if len(self.leases) > 1:
+        self._met += 1
+        if self._met > 1:
             return False
         assert self._on.wait(PATIENCE)
         return True
@@ -263,22 +245,21 @@ class Late:
     def is_late(self) -> None:
         """Begin it, and wait until its lease is over. Those of others last."""
         self._run = Meanwhile(self._deliver)
-        until(lambda: self.leases, "the first lease")
+        until(lambda: self._met, "the first lease")
         self._task.lock_ttl = LONG
         until(lambda: not locks.is_locked(self._name), "the end of the lease")
 
     def goes_on(self) -> tuple[str, Any]:
-        """Let it come to its end."""
         self._on.set()
         return self._run.result()
 
 
 @contextmanager
-def at_grants(do: Callable[[Lease], object]) -> Iterator[None]:
-    """Have something done with each lease when it is granted, before its row is claimed."""
+def at_grants(do: Callable[[], object]) -> Iterator[None]:
+    """Have something done at each grant of a lease, before its row is claimed."""
 
-    def granted(lease: Lease, **_: Any) -> None:
-        do(lease)
+    def granted(**_: Any) -> None:
+        do()
 
     signals.lock_acquired.connect(granted)
     yield
@@ -294,14 +275,8 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
     runs: list[bool] = []
     late: Late
 
-    class Slow(StatusGuard):
-        def claim(self, pk: Any, fence: int | None = None) -> bool:
-            if where == "in the claim":
-                late.here(fence)
-            return super().claim(pk, fence)
-
     def work(self: Any, job: Any) -> None:
-        if where == "in the body" and late.here(self.lease):
+        if where == "in the body" and late.here():
             return
         runs.append(True)
         if len(runs) == 1 and redelivery != "has ended":
@@ -309,15 +284,13 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
                 assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    task = room.task(work, acks_late=True, guard=job_guard(kind=Slow))
-    with at_grants(lambda lease: where == "before the claim" and late.here(lease)):
+    guard = around(job_guard(), "claim", lambda: where == "in the claim" and late.here())
+    task = room.task(work, acks_late=True, guard=guard)
+    with at_grants(lambda: where == "before the claim" and late.here()):
         late = Late(room, task, row)
         late.is_late()
-        try:
-            state, _ = room.deliver(late.message, redelivered=True)
-        except SystemExit:
-            state = "cut short"
-        assert state == ("SUCCESS" if redelivery == "has ended" else "cut short")
+        with ExitStack() if redelivery == "has ended" else pytest.raises(SystemExit):
+            assert room.deliver(late.message, redelivered=True)[0] == "SUCCESS"
         if redelivery != "is at work, and then dies":
             assert late.goes_on()[0] == "IGNORED"
         elif where != "in the body":
@@ -328,45 +301,35 @@ def test_a_late_run_leaves_the_row_and_the_message_to_its_redelivery(
     assert not locks.is_locked(f"job:{row.pk}")
 
 
-@pytest.mark.parametrize(
-    ("where", "guarded"),
-    [
-        ("in the body", False),
-        ("in the body", True),
-        ("in the finish", True),
-        ("at the release", False),
-    ],
-)
+@pytest.mark.parametrize("guarded", [False, True], ids=["", "guarded"])
+@pytest.mark.parametrize("where", ["in the body", "at its end"])
 def test_without_a_fence_a_late_run_does_not_take_its_redelivery_along(
     room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, where: str, guarded: bool
 ) -> None:
     """Where it is at work while the late run ends, and then dies."""
     runs: list[bool] = []
 
-    class Slow(StatusGuard):
-        def finish(self, pk: Any, fence: int | None = None) -> None:
-            if where == "in the finish":
-                late.here(fence)
-            super().finish(pk, fence)
-
     def work(self: Any, job: Any) -> None:
         runs.append(True)
-        if where == "in the body" and late.here(self.lease):
+        if where == "in the body" and late.here():
             return
         if len(runs) == 2:
             assert late.goes_on()[0] == "IGNORED"
             raise SystemExit
 
-    if where == "at the release":
-        before_the_release(monkeypatch, lambda lease: late.here(lease))
-    guard = job_guard(None, Slow) if guarded else None
+    guard = job_guard(None) if guarded else None
+    if where == "at its end":
+        if guard:
+            around(guard, "finish", lambda: late.here())
+        else:
+            before_the_release(monkeypatch, lambda _: late.here())
     late = Late(room, room.task(work, acks_late=True, guard=guard), row)
     late.is_late()
     with pytest.raises(SystemExit):
         room.deliver(late.message, redelivered=True)
     room.work_off()
-    assert len(runs) == (2 if where == "in the finish" else 3), "the row is done"
-    assert not guarded or status(row) == "done"
+    assert len(runs) == (2 if guard and where == "at its end" else 3), "the row is done"
+    assert not guard or status(row) == "done"
 
 
 def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> None:
@@ -376,7 +339,7 @@ def test_a_late_start_of_a_redelivery_is_no_death(room: Mailroom, row: Job) -> N
         assert late.goes_on()[0] == "IGNORED"
         return "done"
 
-    with at_grants(lambda lease: late.here(lease)):
+    with at_grants(lambda: late.here()):
         task = room.task(work, acks_late=True, guard=job_guard(), lock_max_attempts=1)
         late = Late(room, task, row, redelivered=True)
         late.is_late()
@@ -387,7 +350,7 @@ def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(
     room: Mailroom, row: Job
 ) -> None:
     def work(self: Any, job: Any) -> str:
-        if not late.here(self.lease):
+        if not late.here():
             with pytest.raises(LeaseLost):
                 raise late.goes_on()[1]
         return "done"
@@ -400,117 +363,9 @@ def test_a_late_run_whose_row_another_message_has_says_that_its_lease_is_lost(
     assert status(row) == "done"
 
 
-@FENCES
-def test_a_run_that_cannot_send_its_retry_leaves_its_row_to_the_message(
-    room: Mailroom, row: Job, monkeypatch: pytest.MonkeyPatch, fence: str | None
-) -> None:
-    """Its queue counts deliveries, so that it is sent anew and not rejected."""
-    publish, cut = Task.apply_async, [True]
-
-    def publish_later(task: Any, *args: Any, **options: Any) -> Any:
-        if cut.pop() if cut else False:
-            raise task.OperationalError("cut")
-        return publish(task, *args, **options)
-
-    def work(self: Any, job: Any) -> None:
-        if cut:
-            self.retry(countdown=0)
-
-    task = room.task(work, acks_late=True, guard=job_guard(fence))
-    task.delay(row.pk)
-    message = room.take()
-    message.headers["x-delivery-count"] = 7
-    monkeypatch.setattr(Task, "apply_async", publish_later)
-    assert room.deliver(message)[0] == "IGNORED"
-    assert room.work_off() == [("SUCCESS", None)]
-    assert status(row) == "done"
-
-
-@FENCES
-@pytest.mark.parametrize(
-    ("error", "state"), [(DataError, "FAILURE"), (OperationalError, "IGNORED")]
-)
-def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
-    room: Mailroom, row: Job, fence: str | None, error: type[Exception], state: str
-) -> None:
-    """In an outage of the database its message waits."""
-
-    class Fails(StatusGuard):
-        def claim_alone(self, pk: Any, mark: int) -> bool:
-            raise error("at the claim")
-
-    def work(self: Any, job: Any) -> None:
-        task.delay(job)
-        assert elsewhere(room, room.take())[0] == state
-        assert status(row) == "working"
-
-    task = room.task(work, guard=job_guard(fence, Fails), on_conflict="run")
-    task.delay(row.pk)
-    assert room.deliver(room.take()) == ("SUCCESS", None)
-    assert status(row) == "done"
-    assert len(room.waiting()) == (state == "IGNORED")
-
-
 def test_a_finished_row_says_that_the_run_counts_though_its_lock_was_cleared(
     room: Mailroom, row: Job
 ) -> None:
     room.task(lambda self, job: locks.clear(f"job:{job}"), guard=job_guard(None)).delay(row.pk)
     assert room.work_off() == [("SUCCESS", True)]
-    assert status(row) == "done"
-
-
-# ------------------------------------------------------------------------------ throw=False
-
-
-@pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
-@pytest.mark.parametrize("comes", ["after the run", "during the run"])
-def test_a_retry_that_does_not_end_its_run_works_on_the_row(
-    room: Mailroom, row: Job, comes: str, late: bool
-) -> None:
-    """``throw=False``: the body goes on, and its result is stored, before the retry has begun."""
-    runs: list[tuple[int, str]] = []
-
-    def work(self: Any, job: int) -> str:
-        runs.append((self.request.retries, status(row)))
-        if self.request.retries == 0:
-            self.retry(countdown=0, throw=False)
-            if comes == "during the run":
-                assert elsewhere(room, room.take())[0] == "IGNORED"
-        return f"try {self.request.retries}"
-
-    room.task(work, guard=job_guard(), acks_late=late).delay(row.pk)
-    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
-    assert status(row) == "queued"
-    assert room.work_off()[-1] == ("SUCCESS", "try 1")
-    assert (runs, status(row)) == ([(0, "working"), (1, "working")], "done")
-
-
-def test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result(
-    room: Mailroom, row: Job
-) -> None:
-    """Nor is the retry of that retry."""
-
-    def work(self: Any, job: int) -> str:
-        match self.request.retries:
-            case 0:
-                self.retry(countdown=0, throw=False)
-            case 1:
-                raise self.retry(countdown=0)
-        return f"try {self.request.retries}"
-
-    room.task(work, guard=job_guard(), acks_late=True).delay(row.pk)
-    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
-    assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
-    assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", "try 2")
-    assert status(row) == "done"
-
-
-def test_an_eager_retry_that_does_not_end_its_run_is_none(room: Mailroom, row: Job) -> None:
-    """Celery sends nothing then."""
-
-    def work(self: Any, job: int) -> str:
-        self.retry(countdown=0, throw=False)
-        return "done"
-
-    assert call(room.task(work, guard=job_guard()), "eagerly", row.pk) == "done"
     assert status(row) == "done"

@@ -66,7 +66,6 @@ class Table:
         return Cell(way, job, results, script)
 
     def events(self, cell: Cell, event: str) -> list[Entry]:
-        """What the ledger has of the cell's job."""
         return self.stage.ledger.entries(event, job=cell.job)
 
 

@@ -14,7 +14,7 @@ from django.test.utils import override_settings
 from django_tasklock import LeaseLost, LockInfo, LockNotAcquired, lock, locks
 from django_tasklock.celery import LockedTask
 from django_tasklock.stores.base import BaseStore
-from tests.celery_tasks.conftest import MakeTask, lose
+from tests.celery_tasks.conftest import HOW, MakeTask, call, lose
 from tests.conftest import UseRedis
 from tests.inside import asked, keep_events_for, owner_record
 from tests.mailroom import Mailroom, elsewhere, mailroom
@@ -22,16 +22,10 @@ from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, all_of, held_by, holder, taken, waiting
 from tests.waiting import until
 
-HOW = pytest.mark.parametrize("how", ["directly", "eagerly"])
-
 
 @pytest.fixture(autouse=True)
 def on_redis(use_redis: UseRedis) -> None:
     use_redis()
-
-
-def call(task: Any, how: str, *args: Any) -> Any:
-    return task(*args) if how == "directly" else task.apply(args).get(disable_sync_subtasks=False)
 
 
 def process(self: Any, video: Any, how: str = "hls") -> str:
@@ -130,13 +124,6 @@ def test_an_operators_hold_is_a_holder_with_a_name_and_a_reason(task: MakeTask) 
     until(lambda: waiting("video:7") == 1)
     assert locks.clear("video:7")
     assert waits.result() == "7 as hls"
-
-
-def test_a_hold_is_no_run_of_which_a_call_could_be_a_duplicate(room: Mailroom) -> None:
-    task = room.task(unique_while="unfinished")
-    assert locks.hold("job:1", LONG, "alice", "a migration") is not None
-    sent = task.delay(1)
-    assert room.ids() == [sent.id]
 
 
 def test_another_store_is_another_lock(task: MakeTask) -> None:
@@ -244,9 +231,7 @@ def test_who_is_refused_a_permit_may_be_retried_or_raise(room: Mailroom) -> None
     assert room.deliver(waits) == ("SUCCESS", "done:1")
 
 
-def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(
-    room: Mailroom,
-) -> None:
+def test_a_run_that_lost_its_permit_starts_over_though_another_has_that_one(room: Mailroom) -> None:
     runs: list[int] = []
 
     def work(self: Any, job: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +11,14 @@ from django.db import transaction
 
 from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.celery import LockedTask
-from django_tasklock.exceptions import AlreadyQueued, RequeueFailed
+from django_tasklock.exceptions import AlreadyQueued
+from tests.celery_tasks.conftest import reserved_for
 from tests.mailroom import Mailroom
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class OnCommit(Task):
-    """Sends when the transaction commits."""
-
     def apply_async(self, *args: Any, **options: Any) -> Any:
         """Send later. Returns None, as nobody knows what will be sent."""
         transaction.on_commit(lambda: super(OnCommit, self).apply_async(*args, **options))
@@ -46,7 +44,6 @@ class WithEvents(Task):
         return super().apply_async(args, kwargs, *rest, **options)
 
     def __call__(self, job: Any, *args: Any) -> Any:
-        """Turn the id into an event."""
         return super().__call__(Event(job), *args)
 
 
@@ -54,7 +51,6 @@ class Atomic(Task):
     """Runs in a transaction."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run in a transaction, which what is raised rolls back."""
         with transaction.atomic():
             return super().__call__(*args, **kwargs)
 
@@ -95,33 +91,17 @@ def test_options_of_one_call_reach_the_moment_of_sending(room: Mailroom) -> None
     with transaction.atomic():
         task.apply_async([1], unique_for=86400, on_duplicate="raise", headers={"mine": 1})
         task.send_anyway([1])
+    with pytest.raises(AlreadyQueued), transaction.atomic():
+        task.apply_async([1], on_duplicate="raise")
     with pytest.raises(InvalidLockConfig), transaction.atomic():
         task.apply_async([1], on_conflict="skip")
-    (key,) = room.redis.keys(f"*queued {task.name} *")
-    assert room.redis.pttl(key) > 60_000_000
+    assert reserved_for(room, task) > 60_000
     message, anyway = room.waiting()
     assert message.headers["mine"] == 1
     assert not {"on_duplicate", "unique_for", "tasklock_anyway"} & {
         *message.headers, *message.embed, *anyway.headers, *anyway.embed,
     }  # fmt: skip
     assert "sent" in message.ours
-
-
-def test_a_duplicate_that_is_found_at_commit_raises_there(room: Mailroom) -> None:
-    """As any error of a callback does: the data is saved, and callbacks after it are not called."""
-    task = room.task(base=Both, unique_while="queued", on_duplicate="raise")
-    task.apply_async([1], task_id="first")
-    after: list[int] = []
-
-    def send() -> None:
-        with transaction.atomic():
-            task.delay(1)
-            transaction.on_commit(lambda: after.append(1))
-
-    with pytest.raises(AlreadyQueued, match="first"):
-        send()
-    assert after == []
-    assert room.ids() == ["first"]
 
 
 # ------------------------------------------------------------------------------ other arguments
@@ -183,27 +163,6 @@ def test_its_retries_have_its_own_arguments(room: Mailroom) -> None:
     assert states == ["RETRY", "RETRY", "FAILURE"]
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_a_message_that_cannot_be_written_again_is_not_lost(room: Mailroom, late: bool) -> None:
-    """The broker has it still; or it has failed, and nobody is told that it will run."""
-    task = room.task(on_conflict="retry", acks_late=late, unique_while="queued")
-    task.apply_async([1], task_id="it")
-    message = replace(room.take(), kwargs={"other": object()})
-    with lock("job:1", ttl=60):
-        state, error = room.deliver(message)
-    duplicate = task.delay(1).id
-    if late:
-        assert (state, error.requeue, duplicate) == ("REJECTED", True, "it")
-        assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
-        assert room.waiting() == []
-    else:
-        assert (state, type(error)) == ("FAILURE", RequeueFailed)
-        assert "will not run: Object of type object is not JSON serializable" in str(error)
-        # In its place another one is sent.
-        assert room.ids() == [duplicate] != ["it"]
-        assert room.work_off() == [("SUCCESS", "done:1")]
-
-
 # ------------------------------------------------------------------------------ order of classes
 
 
@@ -219,8 +178,7 @@ class Defaults(Task):
 class Mixin:
     """No task."""
 
-    def apply_async(self, *args: Any, **options: Any) -> Any:
-        """Never called, if it comes after Celery's own."""
+    def apply_async(self, *args: Any, **options: Any) -> Any: ...
 
 
 class Harmless(Task, abc.ABC):
@@ -230,8 +188,7 @@ class Harmless(Task, abc.ABC):
     reject_on_worker_lost = False
     default_retry_delay = 7
 
-    def on_failure(self, *args: Any) -> None:
-        """Do nothing."""
+    def on_failure(self, *args: Any) -> None: ...
 
 
 @pytest.mark.parametrize(

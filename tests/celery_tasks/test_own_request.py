@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from celery.result import allow_join_result
 
 from django_tasklock.celery import LockedTask
 from tests.app.models import Job
-from tests.celery_tasks.conftest import FENCES, held_elsewhere, job_guard, status
+from tests.celery_tasks.conftest import FENCES, call, held_elsewhere, job_guard, raising, status
 from tests.mailroom import Mailroom, Runs
 from tests.steps import Meanwhile
 
@@ -101,10 +100,7 @@ def test_another_class_may_repeat_the_call_of_a_message(room: Mailroom) -> None:
     class Base(Twice, LockedTask):
         abstract = True
 
-    def is_cut(self: Any, job: Any) -> None:
-        raise LookupError
-
-    runs = Runs(is_cut, None)
+    runs = Runs(raising(LookupError()), None)
     message = room.message(runs, base=Base, acks_late=True, on_conflict="retry")
     sent = message.ours["sent"]
     assert room.deliver(message)[0] == "IGNORED"
@@ -151,10 +147,8 @@ def test_the_row_is_that_of_the_message_whatever_a_mixin_makes_of_it(
 
 
 def test_a_direct_call_gets_a_request_of_its_own_as_in_celery(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> Any:
-        return (self.request.id, self.request.args, self.request.called_directly)
-
-    assert room.task(work)(1) == (None, (1,), True)
+    task = room.task(lambda self, job: self.request)
+    assert (task(1).id, task(1).args, task(1).called_directly) == (None, (1,), True)
 
 
 # ------------------------------------------------------------------------------ replacements
@@ -220,18 +214,15 @@ def test_each_call_of_a_task_sees_its_own_lease(room: Mailroom, inner: str, oute
     """A call inside the body, under another lock's name, leaves the outer lease where it was."""
 
     def work(self: Any, job: int) -> list[str]:
-        mine, names = self.lease, []
-        if job and inner == "directly":
-            names = self(job - 1)
-        elif job:
-            names = self.apply((job - 1,)).get(disable_sync_subtasks=False)
+        mine = self.lease
+        names = call(self, inner, job - 1) if job else []
         assert self.lease is mine
         assert mine.held
         return [mine.name, *names]
 
     task = room.task(work)
     if outer == "eagerly":
-        said = task.apply((2,)).get(disable_sync_subtasks=False)
+        said = call(task, outer, 2)
     else:
         task.delay(2)
         _, said = room.deliver(room.take())
@@ -254,22 +245,3 @@ def test_runs_in_two_threads_see_their_own_leases(room: Mailroom) -> None:
     runs = [Meanwhile(partial(room.deliver, room.take())) for _ in results]
     for number, (result, run) in enumerate(zip(results, runs, strict=True), 1):
         assert run.result() == ("SUCCESS", [f"job:{number}", result.id])
-
-
-def test_a_run_leaves_nothing_to_the_garbage_collector(room: Mailroom) -> None:
-    """It would hold the request and the arguments of each call until then."""
-
-    def ours() -> int:
-        # By the type: `isinstance` would ask a lazy object of Django's.
-        modules = [str(type(each).__module__) for each in gc.get_objects()]
-        return len([name for name in modules if name.startswith("django_tasklock.celery")])
-
-    message = room.message(acks_late=True)
-    gc.collect()
-    gc.disable()
-    try:
-        before = ours()
-        assert room.deliver(message)[0] == "SUCCESS"
-        assert ours() == before
-    finally:
-        gc.enable()

@@ -1,5 +1,5 @@
 """A message that is delivered again, or that starts when its redelivery has run: what it continues,
-and what it must not repeat. With real workers: ``tests/hard_cases/test_redelivery.py``."""
+and what it must not repeat. With real workers: ``tests/hard_cases/test_requeues.py``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from celery import Celery, chord
-from celery.exceptions import SoftTimeLimitExceeded
 
-from django_tasklock import lock, locks
+from django_tasklock import LeaseLost, lock, locks
 from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import (
@@ -23,6 +22,7 @@ from tests.celery_tasks.conftest import (
     job_guard,
     lose,
     loses_its_lease,
+    raising,
     retries_once,
     status,
 )
@@ -140,16 +140,6 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
         assert (state, said["status"], room.ids(), runs) == ("SUCCESS", "skipped", [], [])
 
 
-def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> None:
-        silent.enter_context(outage())
-        raise SystemExit
-
-    message = room.message(work, acks_late=True)
-    with ExitStack() as silent, pytest.raises(SystemExit):
-        room.deliver(message, redelivered=True)
-
-
 # ------------------------------------------------------------------------------ lost leases
 
 
@@ -228,8 +218,9 @@ def test_28_a_body_that_loses_another_lock_of_its_own_has_failed(
             lose(lease)
             lease.assert_held()
 
-    state, error = room.deliver(room.message(work, row.pk, acks_late=True, guard=job_guard(None)))
-    assert (state, error.name, room.ids()) == ("FAILURE", f"other:{row.pk}", [])
+    message = room.message(work, row.pk, acks_late=True, guard=job_guard(None))
+    assert room.fails(message, LeaseLost).name == f"other:{row.pk}"
+    assert room.ids() == []
     assert (status(row), locks.is_locked(f"job:{row.pk}")) == ("failed", False)
 
 
@@ -263,19 +254,6 @@ def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> 
     assert len(runs) == 2
 
 
-def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
-    room: Mailroom,
-) -> None:
-    """Its worker was killed after it had requeued the message, and before it acknowledged it."""
-    runs = Runs()
-    message = room.message(runs, acks_late=True, on_conflict="retry")
-    with lock("job:1", ttl=LONG):
-        assert elsewhere(room, message)[0] == "IGNORED"
-    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
-    assert room.states() == ["IGNORED"]
-    assert len(runs) == 1
-
-
 def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
     """It has become a follow-up after its redelivery had run."""
     runs = Runs()
@@ -291,11 +269,7 @@ def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
 
 def test_one_whose_redelivery_failed_runs_again(room: Mailroom) -> None:
     """As a redelivery of it would."""
-
-    def fails(self: Any, job: Any) -> None:
-        raise LookupError
-
-    message = room.message(Runs(fails, None), acks_late=True)
+    message = room.message(Runs(raising(LookupError()), None), acks_late=True)
     assert room.deliveries(message, REDELIVERY, ORIGINAL) == ["FAILURE", "SUCCESS"]
 
 
@@ -365,19 +339,6 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
         assert room.redis.pttl(key) > 60_000, "the only record of the end is kept"
     room.work_off()
     assert len(runs) == 1
-
-
-def test_a_soft_time_limit_is_not_the_backends_silence(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def too_long(*_: Any) -> None:
-        raise SoftTimeLimitExceeded
-
-    runs = Runs()
-    message = room.message(runs, acks_late=True)
-    monkeypatch.setattr(type(room.app.backend), "get_task_meta", too_long)
-    room.fails(message, SoftTimeLimitExceeded, redelivered=True)
-    assert (runs, room.ids()) == ([], [])
 
 
 # ------------------------------------------------------------------------------ parts of chords

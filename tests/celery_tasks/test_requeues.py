@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,14 +17,14 @@ import pytest
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError, OperationalError
 
-from django_tasklock import RequeueFailed, locks
+from django_tasklock import RequeueFailed, lock, locks
 from django_tasklock.stores.base import Note
 from tests.app.models import Job
-from tests.celery_tasks.conftest import away, job_guard, pauses, status
+from tests.celery_tasks.conftest import FENCES, away, job_guard, pauses, raising, status
 from tests.inside import held_for
-from tests.mailroom import Mailroom, Message
+from tests.mailroom import Mailroom, Message, elsewhere
 from tests.proxy import CutProxy
-from tests.steps import Meanwhile, taken
+from tests.steps import LONG, Meanwhile, taken
 from tests.waiting import until
 
 LIMIT_SECONDS = 0.3
@@ -75,33 +76,33 @@ def assert_rejected(outcome: tuple[str, Any]) -> None:
 
 
 WHERE = pytest.mark.parametrize("where", ["in the pause", "while it is sent"])
-LATE = pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
 
 
-@LATE
+@pytest.mark.parametrize("how", ["acks_late", "acks_late, counted", ""])
 @WHERE
 def test_a_message_that_the_broker_does_not_take_is_not_lost(
-    room: Mailroom,
-    broker: CutProxy,
-    monkeypatch: pytest.MonkeyPatch,
-    limited: None,
-    where: str,
-    late: bool,
-) -> None:
+    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch, limited: None, where: str,
+    how: str,
+) -> None:  # fmt: skip
     # Given a message whose lock is held, and a broker that takes none until a soft time limit comes
-    message, lease = refused(room, acks_late=late)
+    message, lease = refused(room, acks_late=bool(how))
+    if "counted" in how:  # A queue with ``x-delivery-limit`` would drop it.
+        message.headers["x-delivery-count"] = 5
     limit_comes(where, broker, monkeypatch)
     outcome = room.deliver(message)
     lease.release()
-    if late:
+    if how == "acks_late":
         # I expect the broker to deliver the message again
         assert_rejected(outcome)
         assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
         return
-    # And, if it has the message no more, to get it anew: perhaps twice, as after other lost replies
+    # And, if it has the message no more, or counts, to get it anew: perhaps twice, as after other
+    # lost replies
     assert outcome[0] == "IGNORED"
     until(room.waiting, "the message")
-    assert set(room.work_off()) == {("SUCCESS", "done:1")}
+    first, *again = room.work_off()
+    assert first == ("SUCCESS", "done:1")
+    assert {state for state, _ in again} <= {"IGNORED" if how else "SUCCESS"}
 
 
 def test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted(room: Mailroom) -> None:
@@ -120,32 +121,27 @@ def test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted(room
         lease.release()
 
 
-def test_a_message_whose_deliveries_are_counted_is_not_rejected_again(
-    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A queue with ``x-delivery-limit`` would drop it. What is sent anew counts from the start."""
-    message, lease = refused(room, acks_late=True)
-    message.headers["x-delivery-count"] = 5
-    away(broker)
-    pauses(monkeypatch, broker.accept)
-    assert room.deliver(message)[0] == "IGNORED"
-    lease.release()
-    assert room.work_off() == [("SUCCESS", "done:1")]
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_what_no_try_can_send_is_delivered_again_or_fails_with_an_error(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch, counted: bool
-) -> None:
-    message, _lease = refused(room, acks_late=True)
-    message.kwargs["other"] = object()
-    pauses(monkeypatch, lambda: None)
-    message.headers["x-delivery-count"] = 5 if counted else 0
-    outcome = room.deliver(message)
-    if counted:
-        assert (outcome[0], type(outcome[1])) == ("FAILURE", RequeueFailed)
+@pytest.mark.parametrize("how", ["acks_late", "acks_late, counted", ""])
+def test_a_message_that_cannot_be_written_again_is_not_lost(room: Mailroom, how: str) -> None:
+    """The broker has it still; or it has failed, and nobody is told that it will run."""
+    task = room.task(on_conflict="retry", acks_late=bool(how), unique_while="queued")
+    task.apply_async([1], task_id="it")
+    message = replace(room.take(), kwargs={"other": object()})
+    message.headers["x-delivery-count"] = 5 if "counted" in how else 0
+    with lock("job:1", ttl=LONG):
+        state, error = room.deliver(message)
+    duplicate = task.delay(1).id
+    if how == "acks_late":
+        assert_rejected((state, error))
+        assert duplicate == "it"
+        assert room.deliver(message, redelivered=True) == ("SUCCESS", "done:1")
+        assert room.waiting() == []
     else:
-        assert_rejected(outcome)
+        assert (state, type(error)) == ("FAILURE", RequeueFailed)
+        assert "will not run: Object of type object is not JSON serializable" in str(error)
+        # In its place another one is sent.
+        assert room.ids() == [duplicate] != ["it"]
+        assert room.work_off() == [("SUCCESS", "done:1")]
 
 
 # ------------------------------------------------------------------------------ successors
@@ -185,8 +181,9 @@ def test_a_run_whose_successor_is_not_taken_is_repeated(
     assert (status(row), starts) == ("done", [0, 0])
 
 
+@FENCES
 def test_a_counted_message_of_a_run_that_cannot_go_on_is_sent_anew(
-    room: Mailroom, broker: CutProxy, monkeypatch: pytest.MonkeyPatch
+    room: Mailroom, row: Job, broker: CutProxy, monkeypatch: pytest.MonkeyPatch, fence: str | None
 ) -> None:
     starts: list[int] = []
 
@@ -198,12 +195,12 @@ def test_a_counted_message_of_a_run_that_cannot_go_on_is_sent_anew(
         pauses(monkeypatch, broker.accept)
         raise self.retry(countdown=0)
 
-    room.task(work, acks_late=True, lock_max_attempts=1).delay(1)
-    message = room.take()
+    guard = job_guard(fence)
+    message = room.message(work, row.pk, acks_late=True, lock_max_attempts=1, guard=guard)
     message.headers["x-delivery-count"] = 1
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
     assert room.work_off() == [("SUCCESS", "done")]
-    assert starts == [0, 0]
+    assert (starts, status(row)) == ([0, 0], "done")
 
 
 def test_a_replacement_that_was_sent_all_the_same_keeps_the_row(
@@ -243,14 +240,52 @@ def test_what_cannot_come_back_is_given_up_as_with_any_task(
 
 def test_what_the_body_raised_after_its_last_retry_is_its_failure(room: Mailroom) -> None:
     """Though it is the error of a broker."""
-
-    def work(self: Any, job: int) -> None:
-        raise OperationalError("of another broker, which the body has asked")
-
+    body = raising(OperationalError("of another broker, which the body has asked"))
     options = {"autoretry_for": (OperationalError,), "max_retries": 0}
-    room.task(work, acks_late=True, **options).delay(1)
-    state, error = room.deliver(room.take())
-    assert (state, type(error)) == ("FAILURE", OperationalError)
+    room.fails(room.message(body, acks_late=True, **options), OperationalError)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["acks_late", ""])
+@pytest.mark.parametrize("comes", ["after the run", "during the run"])
+def test_a_retry_that_does_not_end_its_run_works_on_the_row(
+    room: Mailroom, row: Job, comes: str, late: bool
+) -> None:
+    """``throw=False``: the body goes on, and its result is stored, before the retry has begun."""
+    runs: list[tuple[int, str]] = []
+
+    def work(self: Any, job: int) -> str:
+        runs.append((self.request.retries, status(row)))
+        if self.request.retries == 0:
+            self.retry(countdown=0, throw=False)
+            if comes == "during the run":
+                assert elsewhere(room, room.take())[0] == "IGNORED"
+        return f"try {self.request.retries}"
+
+    room.task(work, guard=job_guard(), acks_late=late).delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
+    assert status(row) == "queued"
+    assert room.work_off()[-1] == ("SUCCESS", "try 1")
+    assert (runs, status(row)) == ([(0, "working"), (1, "working")], "done")
+
+
+def test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result(
+    room: Mailroom, row: Job
+) -> None:
+    """Nor is the retry of that retry."""
+
+    def work(self: Any, job: int) -> str:
+        match self.request.retries:
+            case 0:
+                self.retry(countdown=0, throw=False)
+            case 1:
+                raise self.retry(countdown=0)
+        return f"try {self.request.retries}"
+
+    room.task(work, guard=job_guard(), acks_late=True).delay(row.pk)
+    assert room.deliver(room.take()) == ("SUCCESS", "try 0")
+    assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
+    assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", "try 2")
+    assert status(row) == "done"
 
 
 # ------------------------------------------------------------------------------ turns
@@ -272,7 +307,7 @@ def test_a_refused_message_takes_its_turn(
     on_conflict: str,
     seconds: float | None,
 ) -> None:
-    """As ``tests/celery_tasks/test_turns.py`` says."""
+    """As ``tests/celery_tasks/test_bursts.py`` says."""
     message, _lease = refused(room, on_conflict=on_conflict)
     store, now = locks.store, time.time()
     held_for(monkeypatch, held)

@@ -9,15 +9,16 @@ from unittest.mock import Mock
 
 import pytest
 from celery.exceptions import Reject, WorkerLostError
+from django.db import DataError, OperationalError
 
 from django_tasklock import lock, locks
-from django_tasklock.exceptions import TooManyAttempts
+from django_tasklock.exceptions import StoreUnavailable, TooManyAttempts
 from django_tasklock.signals import lock_contended
 from django_tasklock.testing import outage
 from tests.app.models import Job
-from tests.celery_tasks.conftest import job_guard, status
+from tests.celery_tasks.conftest import FENCES, job_guard, raising, status
 from tests.inside import diagnose
-from tests.mailroom import Mailroom, elsewhere, ends, killed_in_body
+from tests.mailroom import Mailroom, Runs, elsewhere, ends, killed_in_body
 from tests.steps import LONG, Meanwhile, holder, sent
 
 WHY = pytest.mark.parametrize("why", ["on_conflict", "on_outage"])
@@ -73,45 +74,57 @@ def test_it_runs_beside_an_operators_hold(room: Mailroom, caplog: pytest.LogCapt
     assert locks.clear("job:1")
 
 
-def test_a_redelivery_after_its_run_is_dropped(room: Mailroom) -> None:
-    runs: list[int] = []
-    task = room.task(lambda self, job: runs.append(job), on_conflict="run", acks_late=True)
-    task.delay(1)
-    message = room.take()
+@pytest.mark.parametrize("rejected", [0, 3])
+def test_its_redelivery_is_dropped_unless_it_was_rejected(room: Mailroom, rejected: int) -> None:
+    runs = Runs(*[raising(Reject("again", requeue=True))] * rejected, None)
+    message = room.message(runs, on_conflict="run", acks_late=True, lock_max_attempts=1)
     with lock("job:1", ttl=LONG):
-        assert room.deliver(message)[0] == "SUCCESS"
+        for redelivery in range(rejected):
+            assert room.deliver(message, redelivered=redelivery > 0)[0] == "REJECTED"
+        assert room.deliver(message, redelivered=rejected > 0)[0] == "SUCCESS"
         assert room.deliver(message, redelivered=True)[0] == "IGNORED"
     assert room.deliver(message, redelivered=True)[0] == "IGNORED"
-    assert runs == [1]
-
-
-def test_a_rejected_message_runs_again(room: Mailroom) -> None:
-    runs: list[int] = []
-
-    def work(self: Any, job: Any) -> None:
-        runs.append(job)
-        if len(runs) < 4:
-            raise Reject("again", requeue=True)
-
-    task = room.task(work, on_conflict="run", acks_late=True, lock_max_attempts=1)
-    task.delay(1)
-    message = room.take()
-    with lock("job:1", ttl=LONG):
-        states = [room.deliver(message, redelivered=number > 0)[0] for number in range(4)]
-    assert states == ["REJECTED", "REJECTED", "REJECTED", "SUCCESS"]
+    assert len(runs) == rejected + 1
 
 
 # ------------------------------------------------------------------------------ rows
 
 
-@WHY
-def test_it_claims_and_finishes_its_row(room: Mailroom, row: Job, why: str) -> None:
-    seen: list[str] = []
-    task = room.task(lambda self, job: seen.append(status(row)), guard=job_guard(), **{why: "run"})
+@FENCES
+@pytest.mark.parametrize(
+    ("error", "state"), [(DataError, "FAILURE"), (OperationalError, "IGNORED")]
+)
+def test_a_run_without_the_lock_whose_claim_fails_leaves_the_holders_row(
+    room: Mailroom, row: Job, fence: str | None, error: type[Exception], state: str
+) -> None:
+    """In an outage of the database its message waits."""
+
+    def work(self: Any, job: Any) -> None:
+        task.delay(job)
+        assert elsewhere(room, room.take())[0] == state
+        assert status(row) == "working"
+
+    guard = job_guard(fence)
+    guard.claim_alone = Mock(side_effect=error)
+    task = room.task(work, guard=guard, on_conflict="run")
     task.delay(row.pk)
-    with without_the_lock(row, why):
-        assert room.deliver(room.take())[0] == "SUCCESS"
-    assert (seen, status(row)) == (["working"], "done")
+    assert room.deliver(room.take()) == ("SUCCESS", None)
+    assert status(row) == "done"
+    assert len(room.waiting()) == (state == "IGNORED")
+
+
+@FENCES
+def test_in_an_outage_the_guard_alone_may_do(room: Mailroom, row: Job, fence: str | None) -> None:
+    task = room.task(on_outage="run", guard=job_guard(fence))
+    with outage():
+        assert task(row.pk) == f"done:{row.pk}"
+        assert status(row) == "done"
+        assert task(row.pk)["reason"] == "invalid_state"
+        # Whether another run lives that has the row, only the lock could say.
+        Job.objects.update(status="working", lock_fence=5)
+        with pytest.raises(StoreUnavailable):
+            task(row.pk)
+    assert (status(row), row.lock_fence) == ("working", 5)
 
 
 def without_the_lock(row: Job, why: str) -> Any:
@@ -128,16 +141,15 @@ def assert_skipped(outcome: tuple[str, Any]) -> None:
 def test_a_row_that_a_run_works_on_is_left_to_it(
     room: Mailroom, row: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs: list[str] = []
     outcomes: list[Any] = []
 
     def work(self: Any, job: Any) -> None:
-        runs.append(self.request.id)
         task.delay(job)
         outcomes.append(elsewhere(room, room.take()))
         outcomes.append(Meanwhile(lambda: task(job)).result())
 
-    task = room.task(work, on_conflict="run", guard=job_guard(), acks_late=True)
+    runs = Runs(work)
+    task = room.task(runs, on_conflict="run", guard=job_guard(), acks_late=True)
     first = task.delay(row.pk).id
     assert room.deliver(room.take())[0] == "SUCCESS"
     (state, _), direct = outcomes
@@ -157,24 +169,22 @@ def test_47_its_row_is_its_own_though_the_lock_is_free_again(
 ) -> None:
     """Who has the lock then leaves it, also a message that was delivered before, or its own that
     was not; and the doctor does not call it lost."""
-    runs: list[str] = []
     trouble = ExitStack()
 
     def work(self: Any, job: Any) -> str:
-        runs.append(self.request.id)
-        if len(runs) == 1:
-            trouble.close()
-            for redelivered in (False, True):
-                task.delay(job)
-                assert_skipped(elsewhere(room, room.take(), redelivered=redelivered))
-            if why == "on_outage":  # There is no note of its start.
-                assert_skipped(elsewhere(room, message))
-            (problem,) = diagnose()
-            said = problem.as_json()
-            assert (said["kind"], said["pk"], said["serious"]) == ("unknown", str(job), False)
+        trouble.close()
+        for redelivered in (False, True):
+            task.delay(job)
+            assert_skipped(elsewhere(room, room.take(), redelivered=redelivered))
+        if why == "on_outage":  # There is no note of its start.
+            assert_skipped(elsewhere(room, message))
+        (problem,) = diagnose()
+        said = problem.as_json()
+        assert (said["kind"], said["pk"], said["serious"]) == ("unknown", str(job), False)
         return "ran"
 
-    task = room.task(work, guard=job_guard(), acks_late=True, **{why: "run"})
+    runs = Runs(work, None)
+    task = room.task(runs, guard=job_guard(), acks_late=True, **{why: "run"})
     task.delay(row.pk)
     message = room.take()
     with trouble:
@@ -197,13 +207,11 @@ def test_47_its_row_is_its_redeliverys_after_its_death(room: Mailroom, row: Job,
 
 
 def test_47_its_row_is_failed_with_a_message_that_is_given_up(room: Mailroom, row: Job) -> None:
-    task = room.task(guard=job_guard(), acks_late=True, lock_max_attempts=1, on_conflict="run")
-    task.delay(row.pk)
-    message = room.take()
+    options = {"acks_late": True, "lock_max_attempts": 1, "on_conflict": "run"}
+    message = room.message(job=row.pk, guard=job_guard(), **options)
     with without_the_lock(row, "on_conflict"):
         killed_in_body(room, message)
-    state, error = room.deliver(message, redelivered=True)
-    assert (state, type(error)) == ("FAILURE", TooManyAttempts)
+    room.fails(message, TooManyAttempts, redelivered=True)
     assert status(row) == "failed"
 
 

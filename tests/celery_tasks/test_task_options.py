@@ -21,6 +21,7 @@ from django_tasklock.celery import LockedTask, by
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.guards import StatusGuard
 from tests import inside
+from tests.celery_tasks.conftest import reserved_for
 from tests.mailroom import Mailroom
 
 PER_CALL = ("unique_for", "on_duplicate")
@@ -228,12 +229,6 @@ def test_slots_may_depend_on_the_arguments() -> None:
 # ------------------------------------------------------------------------------ options of a call
 
 DAY_SECONDS = 86400.0
-
-
-def reserved_for(room: Mailroom, task: Any) -> float:
-    """Seconds that the reservation of the task's only job lasts from now on."""
-    (key,) = room.redis.keys(f"*queued {task.name} *")
-    return float(room.redis.pttl(key)) / 1000
 
 
 def test_an_eta_may_be_whatever_celery_takes(room: Mailroom) -> None:

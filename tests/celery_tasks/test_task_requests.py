@@ -22,7 +22,7 @@ from kombu.common import Broadcast
 
 from django_tasklock import InvalidLockConfig, lock, locks
 from tests.app.models import Job
-from tests.celery_tasks.conftest import dead_child, job_guard, status
+from tests.celery_tasks.conftest import job_guard, of_dead_child, status
 from tests.inside import asked, follow_up, name_follow_up
 from tests.mailroom import Mailroom, ends
 from tests.steps import LONG, in_child
@@ -78,8 +78,9 @@ print([name for name in sys.modules if name.startswith(("celery.worker", "celery
 def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(room: Mailroom, row: Job) -> None:
     """Told to, it ends as at a shutdown, and reopens its row."""
     Job.objects.update(status="working")
-    request = room.received(message := room.message(job=row.pk, guard=job_guard(None)))
-    request.worker_pid, request.time_start = dead_child(message, f"job:{row.pk}"), 1.0
+    message = room.message(job=row.pk, guard=job_guard(None))
+    request = of_dead_child(room, message, f"job:{row.pk}")
+    request.time_start = 1.0
     seen: list[str] = []
     request.terminate(Mock(terminate_job=lambda *_: seen.append(status(row))))
     assert (seen, locks.is_locked(f"job:{row.pk}")) == (["failed"], True)
@@ -90,8 +91,7 @@ def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(
 ) -> None:
     guard = job_guard(None)
     monkeypatch.setattr(guard, "fail", Mock(side_effect=DatabaseError))
-    request = room.received(message := room.message(guard=guard))
-    request.worker_pid = dead_child(message)
+    request = of_dead_child(room, room.message(guard=guard))
     request.on_timeout(soft=False, timeout=1)
     assert locks.is_locked("job:1")
     ends(request, WorkerLostError())

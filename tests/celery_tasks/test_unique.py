@@ -9,20 +9,19 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import celery
-import celery.schedules
 import pytest
-from celery.beat import ScheduleEntry, Scheduler
 from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
-from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock
+from django_tasklock import Lease, StoreUnavailable, lock, locks
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
 from tests.app.models import Job
+from tests.celery_tasks.conftest import away, reserved_for, retries
 from tests.conftest import UseRedis
 from tests.inside import asked, kept, waits_asked_for
-from tests.mailroom import Mailroom, elsewhere, mailroom
+from tests.mailroom import Mailroom, Runs, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
 from tests.steps import LONG, all_of, in_child, taken
@@ -75,6 +74,7 @@ def test_a_job_is_its_task_and_its_locks_name(room: Mailroom) -> None:
 
 
 def test_every_way_to_send_a_task_is_one(room: Mailroom) -> None:
+    """Beat's is in ``test_sent_by_name.py``."""
     task = room.task(unique_while="queued")
     first = task.apply_async([1], countdown=30)
     results = [
@@ -83,47 +83,33 @@ def test_every_way_to_send_a_task_is_one(room: Mailroom) -> None:
         task.apply_async([1], task_id="of-my-own"),
         task.apply_async([1], retry=False, priority=3, queue=room.queue),
     ]
-    every = celery.schedules.schedule(1)
-    entry = ScheduleEntry("every", task.name, schedule=every, args=(1,), app=room.app)
-    with room.app.producer_pool.acquire(block=True) as producer:
-        beat = Scheduler(room.app, lazy=True)
-        results.append(beat.apply_async(entry, producer, advance=False))
     assert {result.id for result in results} == {first.id}
     assert room.ids() == [first.id]
 
 
 def test_a_duplicate_may_raise(room: Mailroom) -> None:
     """Of a message that waits; of a run it names that, and its lease."""
-    raised: list[AlreadyQueued] = []
-
-    def work(self: Any, job: Any) -> None:
-        with pytest.raises(AlreadyQueued) as caught:
-            self.delay(job)
-        raised.append(caught.value)
-
-    task = room.task(work, unique_while="unfinished", on_duplicate="raise")
+    task = room.task(lambda self, job: raised(), unique_while="unfinished", on_duplicate="raise")
     first = task.delay(1)
-    with pytest.raises(AlreadyQueued, match=first.id) as caught:
-        task.delay(1)
-    assert isinstance(caught.value, LockNotAcquired)
-    copy = pickle.loads(pickle.dumps(caught.value))
-    assert (copy.name, copy.task_id, copy.holder) == ("job:1", first.id, None)
-    assert room.work_off() == [("SUCCESS", None)]
-    (error,) = raised
-    assert error.holder is not None
-    assert (error.task_id, error.holder.owner.task_id) == (first.id, first.id)
-    assert str(error) == f"the job 'job:1' is running already, as {first.id}"
+
+    def raised() -> str:
+        with pytest.raises(AlreadyQueued, match=first.id) as caught:
+            task.delay(1)
+        error: AlreadyQueued = pickle.loads(pickle.dumps(caught.value))
+        assert (error.name, error.task_id) == ("job:1", first.id)
+        assert error.holder is None or error.holder.owner.task_id == first.id
+        return str(error)
+
+    assert raised() == f"the job 'job:1' is in the queue already, as {first.id}"
+    said = f"the job 'job:1' is running already, as {first.id}"
+    assert room.work_off() == [("SUCCESS", said)]
 
 
 @pytest.mark.parametrize(("mode", "more"), [("queued", 1), ("unfinished", 0)])
 def test_while_one_runs_one_more_may_wait_or_none(room: Mailroom, mode: str, more: int) -> None:
     sent: list[str] = []
-
-    def work(self: Any, job: Any) -> None:
-        if not sent:
-            sent.extend(self.delay(job).id for _ in range(3))
-
-    task = room.task(work, unique_while=mode)
+    runs = Runs(lambda self, job: sent.extend(self.delay(job).id for _ in range(3)), None)
+    task = room.task(runs, unique_while=mode)
     first = task.delay(1).id
     assert room.deliver(room.take()) == ("SUCCESS", None)
     assert len(set(sent)) == 1
@@ -134,7 +120,8 @@ def test_while_one_runs_one_more_may_wait_or_none(room: Mailroom, mode: str, mor
 
 
 def test_unfinished_other_work_under_the_lock_is_no_duplicate(room: Mailroom) -> None:
-    """A direct call, code with ``lock()``, another task: there is nothing of theirs to wait for."""
+    """An operator's hold, a direct call, code with ``lock()``, another task: there is nothing of
+    theirs to wait for."""
     task = room.task(lambda self, job: inside(job), unique_while="unfinished")
     other = room.task(lambda self, job: inside(job))
 
@@ -147,6 +134,8 @@ def test_unfinished_other_work_under_the_lock_is_no_duplicate(room: Mailroom) ->
     other.delay(3)
     state, sent = room.deliver(room.take())
     assert (state, sent) == ("SUCCESS", room.take().id)
+    assert locks.hold("job:4", LONG, "alice", "a migration") is not None
+    assert inside(4) == room.take().id
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -155,54 +144,37 @@ def test_unfinished_a_dead_run_counts_if_its_message_is_delivered_again(
 ) -> None:
     task = room.task(unique_while="unfinished", acks_late=late)
     owner = {"task": task.name, "task_id": "of-the-dead"}
-
-    def run_that_ends_nowhere() -> None:
-        assert isinstance(asked("job:1", ttl=LONG, **owner), Lease)
-
-    in_child(run_that_ends_nowhere)
+    in_child(lambda: isinstance(asked("job:1", ttl=LONG, **owner), Lease))
     assert (task.delay(1).id == "of-the-dead") is late
 
 
 # ------------------------------------------------------------------------------ for how long
 
-SOON = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize(
-    ("unique_for", "seconds", "ways"),
+    ("way", "seconds"),
     [
         # Until the ETA, and then its own time
-        (0.5, 1.5, [
-            lambda now: {"countdown": 1},
-            lambda now: {"eta": now + SOON},
-            lambda now: {"eta": (now + SOON).replace(tzinfo=None)},  # UTC, as Celery takes it
-            lambda now: {"eta": (now + SOON).astimezone().isoformat()},
-            lambda now: {"countdown": 1, "expires": 600},
-        ]),
+        (lambda now: {"countdown": 3600}, 3700),
+        (lambda now: {"eta": now + HOUR}, 3700),
+        (lambda now: {"eta": (now + HOUR).replace(tzinfo=None)}, 3700),  # UTC, as Celery takes it
+        (lambda now: {"eta": (now + HOUR).astimezone().isoformat()}, 3700),
+        (lambda now: {"countdown": 3600, "expires": 7200}, 3700),
         # Until the message expires
-        (600, 1, [
-            lambda now: {"expires": 1},
-            lambda now: {"expires": now + SOON, "countdown": 30},
-            lambda now: {"expires": (now + SOON).isoformat()},
-        ]),
+        (lambda now: {"expires": 50}, 50),
+        (lambda now: {"expires": now + HOUR, "countdown": 7200}, 3600),
+        (lambda now: {"expires": (now + timedelta(seconds=50)).isoformat()}, 50),
     ],
-    ids=["eta", "expires"],
-)  # fmt: skip
+)
 def test_a_reservation_of_a_message_that_goes_away_unseen_ends_by_itself(
-    room: Mailroom, unique_for: float, seconds: float, ways: list[Any]
+    room: Mailroom, way: Any, seconds: float
 ) -> None:
     room.app.conf.update(timezone="Asia/Tokyo")
-    task, now = room.task(unique_while="queued", unique_for=unique_for), datetime.now(timezone.utc)
-    firsts = {job: task.apply_async([job], **way(now)).id for job, way in enumerate(ways)}
-    while firsts:
-        passed = (datetime.now(timezone.utc) - now).total_seconds()
-        assert passed < seconds + PATIENCE / 4, f"not let in: {list(firsts)}"
-        for job in list(firsts):
-            sent = task.apply_async([job]).id
-            answered = (datetime.now(timezone.utc) - now).total_seconds()
-            if sent != firsts[job]:
-                assert answered > seconds - 0.1, f"let in after {answered} s: {job}"
-                del firsts[job]
+    task = room.task(unique_while="queued", unique_for=100)
+    task.apply_async([1], **way(datetime.now(timezone.utc)))
+    assert seconds - 20 < reserved_for(room, task) <= seconds
 
 
 # ------------------------------------------------------------------------------ not sent
@@ -307,21 +279,19 @@ def test_its_own_retry_is_never_refused(room: Mailroom, mode: str) -> None:
     """Not beside another message that waits either. Alone, it is the message that waits."""
     others: list[str] = []
 
-    def work(self: Any, job: Any) -> str:
-        if self.request.retries < 3:
-            if mode == "queued" and self.request.retries == 1:
-                others.append(self.delay(job).id)
-            raise self.retry(countdown=0, max_retries=3)
-        return f"done:{job}"
+    def calls_once_more(self: Any, job: Any) -> None:
+        if mode == "queued":
+            others.append(self.delay(job).id)
+        raise self.retry(countdown=0)
 
-    task = room.task(work, unique_while=mode)
+    task = room.task(Runs(retries, calls_once_more, retries, None), unique_while=mode)
     first = task.delay(1)
     assert room.deliver(room.take())[0] == "RETRY"
     assert task.delay(1).id == first.id
     assert room.deliver(room.take(first.id))[0] == "RETRY"
     assert sorted(room.ids()) == sorted([*others, first.id])
     assert room.deliver(room.take(first.id))[0] == "RETRY"
-    assert room.deliver(room.take(first.id)) == ("SUCCESS", "done:1")
+    assert room.deliver(room.take(first.id)) == ("SUCCESS", None)
     assert room.ids() == others
 
 
@@ -335,7 +305,6 @@ def test_eager_and_direct_calls_are_never_refused(room: Mailroom) -> None:
 
 
 # ------------------------------------------------------------------------------ refused calls
-# A refused call relies on a message that starts later.
 
 
 @in_both_modes
@@ -356,8 +325,7 @@ def test_the_reservation_ends_before_the_body(
     task.delay(1)
     other = taken("job:1") if how == "beside" else None
     if how == "outage":
-        cut_proxy.refuse()
-        cut_proxy.cut()
+        away(cut_proxy)
     assert room.deliver(room.take()) == ("SUCCESS", None)
     assert seen == [[]]
     assert other is None or other.release()
@@ -366,12 +334,13 @@ def test_the_reservation_ends_before_the_body(
 @in_both_modes
 @pytest.mark.parametrize("conflict", ["skip", "raise"])
 def test_a_skipped_message_tries_once_more_after_its_reservation(
-    room: Mailroom, conflict: str, mode: str
+    room: Mailroom, conflict: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refused call may rely on this message, while the lock's holder was just ending."""
-    task = room.task(on_conflict=conflict, unique_while=mode)
+    """A refused call may rely on this message, while the lock's holder was just ending. The second
+    try does not wait once more."""
+    waits, told = waits_asked_for(monkeypatch), list[str]()
+    task = room.task(on_conflict=conflict, unique_while=mode, lock_wait=0.1)
     sent, lease = task.delay(1), taken("job:1")
-    told: list[str] = []
 
     def ends(**_: Any) -> None:
         told.append(task.delay(1).id)
@@ -382,18 +351,8 @@ def test_a_skipped_message_tries_once_more_after_its_reservation(
         assert room.deliver(room.take()) == ("SUCCESS", "done:1")
     finally:
         lock_contended.disconnect(ends)
-    assert told == [sent.id]
+    assert (told, waits) == ([sent.id], [0.1, 0])
     assert room.waiting() == []
-
-
-def test_that_second_try_does_not_wait_once_more(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = waits_asked_for(monkeypatch)
-    room.task(unique_while="queued", lock_wait=LONG).delay(1)
-    with lock("job:1", ttl=LONG):
-        assert elsewhere(room, room.take())[1]["reason"] == "already_processing"
-    assert waits == [LONG, 0]
 
 
 @pytest.mark.parametrize("conflict", ["skip", "raise", "retry"])
@@ -415,11 +374,10 @@ def test_a_message_that_does_not_run_leaves_no_reservation(room: Mailroom, confl
 def test_what_fails_in_an_outage_ends_its_reservation_as_soon_as_the_store_answers(
     room: Mailroom, cut_proxy: CutProxy
 ) -> None:
-    task = room.task(unique_while="queued", on_outage="raise")
-    first = task.delay(1).id
+    message = room.message(unique_while="queued", on_outage="raise")
     with cut_proxy.away():
-        assert room.deliver(room.take())[0] == "FAILURE"
-    assert reserved() in ([first], [])
+        assert room.deliver(message)[0] == "FAILURE"
+    assert reserved() in ([message.id], [])
     until(lambda: reserved() == [], "the end of the reservation")
 
 

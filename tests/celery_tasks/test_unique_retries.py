@@ -1,6 +1,7 @@
-"""A retry and a message that waits (``unique_while``): one of them waits, and no call is lost.
+"""A message that waits (``unique_while``) beside a retry, or that is gone: no call is lost.
 
-With workers: ``tests/hard_cases``.
+As the doctor finds one that is gone: ``tests/operators/test_doctor.py``; with workers:
+``tests/hard_cases``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from typing import Any
 
 import pytest
 from billiard.einfo import ExceptionInfo
+from celery import states
 from celery.exceptions import Retry
 
 from django_tasklock import lock
 from django_tasklock.stores import stores
-from tests.mailroom import Mailroom, coalesced, elsewhere
+from django_tasklock.testing import outage
+from tests.findings import thrown_away
+from tests.mailroom import Mailroom, Runs, coalesced, elsewhere
+from tests.proxy import CutProxy
 from tests.seeds import drawn_seed
 from tests.steps import LONG
 
@@ -80,22 +85,24 @@ def test_a_retry_that_meets_the_one_it_replaces_runs(
     assert [*met[1:], *room.work_off()] == [("SUCCESS", "done:1")]
 
 
+@pytest.mark.parametrize("silent", [False, True], ids=["", "it has met an outage"])
 def test_a_follow_up_is_not_skipped_for_a_retry_that_leaves_it_the_job(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    followed: list[str] = []
-
-    def work(self: Any, job: Any) -> str:
-        if not followed:
-            followed.append(self.delay(job).id)
-            elsewhere(room, room.take(followed[0]))
-            raise self.retry(countdown=0)
-        return f"done:{job}"
+    def first_run(self: Any, job: Any) -> None:
+        followed.append(self.delay(job).id)
+        elsewhere(room, room.take(followed[0]))
+        raise self.retry(countdown=0)
 
     # Given a follow-up, and a retry that has taken over its reservation
-    task = room.task(work, unique_while="queued", on_conflict="coalesce")
+    followed: list[str] = []
+    runs = Runs(first_run, None)
+    task = room.task(runs, unique_while="queued", on_conflict="coalesce")
     first = task.delay(1).id
     assert room.deliver(room.take())[0] == "RETRY"
+    if silent:
+        with outage():
+            assert room.deliver(room.take(followed[0]))[0] == "IGNORED"
 
     # When it is delivered before the retry, which is skipped for it, has ended the reservation
     store: Any = stores["default"]
@@ -110,7 +117,7 @@ def test_a_follow_up_is_not_skipped_for_a_retry_that_leaves_it_the_job(
     with lock("job:1", ttl=LONG):
         assert room.deliver(room.take(first))[1]["reason"] == "coalesced"
     assert met == ["IGNORED"]
-    assert room.work_off() == [("SUCCESS", "done:1")]
+    assert room.work_off() == [("SUCCESS", None)]
 
 
 def test_what_a_retry_has_reserved_stays_when_the_main_process_hears_of_it(room: Mailroom) -> None:
@@ -145,19 +152,17 @@ def test_a_message_that_left_nothing_to_another_runs(room: Mailroom, how: str) -
 
 
 def test_a_retry_of_an_unfinished_job_is_the_one_message(room: Mailroom) -> None:
-    def work(self: Any, job: Any) -> str:
-        if self.request.retries < 2:
-            assert self.delay(job).id == self.request.id
-            raise self.retry(countdown=0)
-        return f"done:{job}"
+    def again(self: Any, job: Any) -> None:
+        assert self.delay(job).id == self.request.id
+        raise self.retry(countdown=0)
 
-    task = room.task(work, unique_while="unfinished")
+    task = room.task(Runs(again, again, None), unique_while="unfinished")
     first = task.delay(1).id
     for _ in range(2):
         assert room.deliver(room.take())[0] == "RETRY"
         assert task.delay(1).id == first
         assert room.ids() == [first]
-    assert room.deliver(room.take()) == ("SUCCESS", "done:1")
+    assert room.deliver(room.take()) == ("SUCCESS", None)
     assert task.delay(1).id != first
 
 
@@ -207,3 +212,90 @@ def test_whatever_comes_in_between_one_waits_and_no_call_is_lost(
         assert job.seen == job.calls == 20, f"round {number}"
         # One that runs is in no queue; one may have been taken over, and not delivered since.
         assert job.most <= 2, f"round {number}"
+
+
+# ------------------------------------------------------------------------------ gone
+
+
+@pytest.mark.parametrize("mode", ["queued", "unfinished"])
+def test_the_next_call_takes_the_place_of_a_message_that_has_ended(
+    room: Mailroom, mode: str
+) -> None:
+    # Given a message that a worker threw away, so that it will never run
+    task = room.task(unique_while=mode)
+    thrown_away(room, task.delay(1).id)
+
+    # I expect the next call to be sent
+    following = task.delay(1).id
+    assert room.ids() == [following]
+
+    # And the call after it to be its duplicate
+    assert task.delay(1).id == following
+    assert room.work_off() == [("SUCCESS", "done:1")]
+
+
+@pytest.mark.parametrize("state", [states.PENDING, states.STARTED, states.RETRY])
+def test_a_message_that_has_not_ended_keeps_its_place(room: Mailroom, state: str) -> None:
+    task = room.task(unique_while="queued")
+    first = task.delay(1).id
+    room.app.backend.store_result(first, None, state)
+    assert task.delay(1).id == first
+
+
+@pytest.mark.parametrize("options", [{"ignore_result": True}, {"task_id": "daily"}])
+def test_a_stored_result_that_may_be_of_another_message_is_not_believed(
+    room: Mailroom, options: dict[str, object]
+) -> None:
+    """A task id that Celery did not draw is used again, and a task without results has none."""
+    ignored = options.pop("ignore_result", False)
+    task = room.task(unique_while="queued", ignore_result=ignored)
+    first = task.apply_async([1], **options).id
+    room.app.backend.store_result(first, None, states.SUCCESS)
+    assert task.delay(1).id == first
+    assert room.ids() == [first]
+
+
+@pytest.mark.parametrize("state", [states.SUCCESS, states.FAILURE])
+def test_a_result_of_the_run_that_has_sent_the_waiting_retry_is_not_believed(
+    room: Mailroom, state: str
+) -> None:
+    """``retry(throw=False)``: the body goes on, and its result has the task id of the retry."""
+
+    def work(self: Any, _job: Any) -> str:
+        if self.request.retries == 0:
+            self.retry(countdown=0, throw=False)
+            if state == states.FAILURE:
+                raise ValueError("the body goes on, and fails")
+        return "done"
+
+    task = room.task(work, unique_while="queued")
+    first = task.delay(1).id
+    assert room.deliver(room.take())[0] == state
+    assert task.AsyncResult(first).state == state
+    assert task.delay(1).id == first
+    assert room.work_off() == [("SUCCESS", "done")]
+    assert task.delay(1).id != first
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+def test_a_result_backend_that_does_not_answer_changes_nothing(
+    room: Mailroom, cut_proxy: CutProxy
+) -> None:
+    task = room.task(unique_while="queued")
+    with room.results_on(cut_proxy.url):
+        first = task.delay(1).id
+        thrown_away(room, first)
+        with cut_proxy.away():
+            assert task.delay(1).id == first
+        assert task.delay(1).id != first
+
+
+def test_a_message_that_comes_after_all_leaves_the_job_to_the_one_in_its_place(
+    room: Mailroom,
+) -> None:
+    task = room.task(unique_while="queued")
+    first = task.delay(1).id
+    room.app.backend.store_result(first, None, states.FAILURE)
+    following = task.delay(1).id
+    assert coalesced(room.deliver(room.take(first))) == following
+    assert room.work_off() == [("SUCCESS", "done:1")]

@@ -264,19 +264,13 @@ def test_54_the_doctor_finds_the_reservation_of_a_message_that_is_nowhere(stage:
     assert reservations(stage) == []
 
 
-@pytest.mark.parametrize("said_by", ["the call", "task_routes"])
-def test_the_doctor_looks_into_the_queues_of_the_task_and_of_the_workers(
-    stage: Stage, said_by: str
-) -> None:
+def test_the_doctor_looks_into_the_queues_of_the_workers(stage: Stage) -> None:
     """The process of the doctor does not know the queue by itself."""
     queue = f"{stage.queue}-videos"
-    options: dict[str, Any] = {"queue": queue}
-    if said_by == "task_routes":
-        stage.conf["task_routes"], options = {"queued": options}, {}
     worker = stage.worker(options=("-Q", queue))
     job, gate = stage.job(), stage.gate()
-    stage.call("queued", job, [{"gate": str(gate)}], **options)
-    waits = stage.call("queued", stage.job(), **options)
+    stage.call("queued", job, [{"gate": str(gate)}], queue=queue)
+    waits = stage.call("queued", stage.job(), queue=queue)
     stage.started(job)
     assert reservations(stage) == []
     gate.touch()

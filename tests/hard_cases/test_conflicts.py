@@ -1,6 +1,10 @@
-"""Busy locks in canvases, chains on one lock, direct calls, follow-ups: cases 14, 19 and 30."""
+"""Busy locks in canvases and chains, direct calls, follow-ups, holds: cases 14, 19, 30 and 40."""
 
 from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
 
 import celery
 import pytest
@@ -132,3 +136,49 @@ def test_30_of_the_calls_during_a_run_the_newest_is_done_though_its_child_is_kil
     ]
     assert stage.ledger.overlaps(job=job) == []
     stage.assert_settled()
+
+
+def hold_and_be_killed(stage: Stage, job: int) -> None:
+    """Hold the job's lock by a process that is killed after that."""
+    with pytest.raises(EOFError):
+        stage.script(f"""
+import os, signal
+from django_tasklock import locks
+assert locks.hold("job:{job}", 3600, "alice", "a migration")
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    assert stage.held() == [f"job:{job}"]
+
+
+def skips_of(stage: Stage, task_id: str) -> list[dict[str, Any]]:
+    """What the history says of the task's skips, to an operator who has its id."""
+    said = stage.locks_command("history", "--task-id", task_id, "--format", "json")
+    return [event for event in json.loads(said) if event["kind"] == "skipped"]
+
+
+def test_40_a_job_skipped_under_a_hold_says_so_and_the_history_says_by_whom_and_why(
+    shared: Stage,
+) -> None:
+    # Given a job whose lock an operator holds
+    job = shared.job()
+    hold_and_be_killed(shared, job)
+
+    # I expect each of its messages to be skipped, and to say so
+    results = [shared.send("guarded", job) for _ in range(2)]
+    for result in results:
+        assert result.get(timeout=60) == {
+            "status": "skipped", "reason": "held_by_operator", "lock": f"job:{job}",
+            "holder": None, "held_by": "alice", "hold_reason": "a migration",
+        }  # fmt: skip
+
+    # And the history as well. Both were skipped within a second, and each is an event
+    for result in results:
+        (event,) = until(partial(skips_of, shared, result.id), "its skip", 30)
+        assert (event["name"], event["reason"]) == (f"job:{job}", "held_by_operator")
+        assert event["owner"]["task_id"] == result.id
+        assert (event["holder"]["held_by"], event["holder"]["reason"]) == ("alice", "a migration")
+
+    # And the work to be left to do: when the hold is cleared, it is done once it is sent again
+    assert shared.row(job) == ("new", None)
+    shared.locks_command("clear", f"job:{job}", interactive=False)
+    shared.assert_well(job, shared.send("guarded", job))

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from celery.result import AsyncResult
 
-from tests.nights import by_day
 from tests.stage.brokers import RedisBroker
-from tests.stage.fixtures import MakeStage, shared_on_both_brokers
+from tests.stage.fixtures import shared_on_both_brokers
 from tests.stage.stage import Stage
 from tests.steps import Meanwhile
 from tests.waiting import until
@@ -78,73 +77,6 @@ def test_the_last_change_of_a_burst_is_seen(shared: Stage) -> None:
     assert COUNTERS < runs < sum(counter.value for counter in counters)
 
 
-@shared_on_both_brokers
-def test_a_follow_up_whose_child_is_killed_runs_again(shared: Stage) -> None:
-    counter, first, second = Counter(shared), shared.gate(), shared.gate()
-    counter.change(gate=str(first))
-    shared.started(counter.job)
-    follow_up = counter.change(gate=str(second))
-    shared.deliveries(follow_up.id, 2)
-    first.touch()
-    victim = shared.started(counter.job, 2)
-    assert victim.task_id == follow_up.id
-    # What comes while it runs, and while it is dead, is followed up as well.
-    third = counter.change()
-    shared.deliveries(third.id, 2)
-    shared.kill(victim.pid)
-    second.touch()
-    shared.assert_settled(60)
-    assert counter.seen()[:2] == [1, 2]
-    assert counter.seen()[-1] == 3
-    again = shared.ledger.entries("saw", job=counter.job, task_id=follow_up.id)
-    assert [entry.saw for entry in again] == [2, 3]
-    ended = [entry.task_id for entry in shared.ledger.entries("end", job=counter.job)]
-    assert len(ended) == len(set(ended))
-
-
-# ------------------------------------------------------------------------------ debounce
-
-
-def debounced(stage: Stage, job: int, calls: int, *last: dict[str, Any]) -> list[AsyncResult[Any]]:
-    """Call a debounced task so many times, the last time with this script."""
-    said = stage.script(f"""
-from tests.stage.tasks import debounced_for_long as task
-for script in [*[[]] * {calls - 1}, {list(last)!r}]:
-    print(task.delay({job}, script).id)
-""")
-    return [stage.client.AsyncResult(task_id) for task_id in said.split()]
-
-
-@pytest.mark.parametrize("broker", by_day("redis", "rabbitmq"))
-@pytest.mark.parametrize("victim", by_day("child", "main"))
-def test_killed_while_the_last_one_runs_it_runs_again_to_its_end(
-    make_stage: MakeStage, broker: str, victim: str
-) -> None:
-    """Also if the next burst has begun, whose last call runs after it."""
-    stage = make_stage(broker, visibility=3.0 if victim == "main" else 3600.0)
-    worker = stage.worker(concurrency=2)
-    job, gate = stage.job(), stage.gate()
-    calls = debounced(stage, job, 10, LONG, {"gate": str(gate)})
-    start = stage.started(job)
-    assert start.task_id == calls[-1].id
-    later = debounced(stage, job, 3)
-    if victim == "child":
-        stage.kill(start.pid)
-    else:
-        stage.kill(worker.pid)
-        stage.until_dead(start.pid)
-        stage.worker(concurrency=2)
-    gate.touch()
-    found = [call.get(timeout=60) for call in (*calls, *later)]
-    reasons = [value if isinstance(value, str) else value["reason"] for value in found]
-    done = f"done:{job}"
-    assert reasons == [*["debounced"] * 9, done, *["debounced"] * 2, done]
-    ended = [entry.task_id for entry in stage.ledger.entries("end", job=job)]
-    assert sorted(ended) == sorted([calls[-1].id, later[-1].id])
-    assert stage.ledger.overlaps(job=job) == []
-    stage.assert_settled(60)
-
-
 # ------------------------------------------------------------------------------ other options
 
 
@@ -168,21 +100,6 @@ def test_a_run_beside_the_holder_is_killed_and_runs_again(shared: Stage) -> None
     assert ended == [beside.id, holder.id]
     shared.assert_settled()
     assert any("runs all the same" in worker.text() for worker in shared.workers)
-
-
-@shared_on_both_brokers
-def test_a_killed_run_is_done_again_at_once_and_what_comes_later_is_skipped(
-    shared: Stage,
-) -> None:
-    """Of locks that cool."""
-    job, result, start = shared.begin("cooled", LONG, {"seconds": 0.2})
-    shared.kill(start.pid)
-    assert result.get(timeout=60) == f"done:{job}"
-    for late in [shared.send("cooled", job) for _ in range(5)]:
-        marker = late.get(timeout=60)
-        assert (marker["reason"], marker["holder"]) == ("cooling_down", result.id)
-    shared.assert_completed(job)
-    shared.locks_command("clear", f"job:{job}", interactive=False)
 
 
 @shared_on_both_brokers

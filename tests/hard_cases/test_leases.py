@@ -1,4 +1,4 @@
-"""Leases that are kept while a body works, and leases that are lost: cases 16 and 18."""
+"""Leases that are kept while a body works, that are lost, or handed on: cases 16, 18 and 36."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
 from django_tasklock import LeaseLost
 from tests.nights import by_day
 from tests.stage.brokers import RedisBroker
-from tests.stage.fixtures import need_pool, on_all_pools
+from tests.stage.fixtures import need_pool, on_all_pools, on_both_brokers, shared_on_both_brokers
 from tests.stage.stage import Begun, Stage
+from tests.tenants import MAKE_KEY
 from tests.waiting import until
 
 TTL_SECONDS = 5.0
@@ -122,3 +124,120 @@ def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
     third = stage.started(job, 3)
     until(lambda: stage.ledger.entries("end", run=third.run), "the end of the last run")
     stage.assert_settled()
+
+
+# ------------------------------------------------------------------------------ handed on
+
+
+LONG_SECONDS = 60
+
+
+def click(stage: Stage, job: int, script: object = (), ttl: float = 30) -> str:
+    """What a view answers: "409", or the fence of the lease that its job got."""
+    return stage.script(f"""
+from django_tasklock import LockNotAcquired, lock
+from tests.stage.tasks import guarded
+try:
+    with lock("job:{job}", ttl={ttl}) as lease:
+        guarded.apply_async([{job}, {script!r}], lease=lease)
+        print(lease.fence)
+except LockNotAcquired:
+    print(409)
+""").strip()
+
+
+@on_both_brokers
+def test_a_second_click_is_refused_until_the_job_has_ended(stage: Stage) -> None:
+    # Given a click whose job waits in the queue
+    job, gate = stage.job(), stage.gate()
+    fence = click(stage, job, [{"gate": str(gate)}])
+    assert click(stage, job) == "409"
+
+    # I expect the job to run under the lease of the click
+    stage.worker()
+    assert str(stage.started(job).fence) == fence
+    assert click(stage, job) == "409"
+
+    # And clicks to be refused until it has ended, and no longer
+    gate.touch()
+    stage.completed(job)
+    stage.assert_settled()
+    stage.assert_done_once(job)
+    assert int(click(stage, job)) > int(fence)
+
+
+@pytest.mark.nightly
+@pytest.mark.stage(visibility=2)
+def test_killed_before_the_run_adopts_the_next_delivery_does(stage: Stage) -> None:
+    worker, job = stage.worker(), stage.job()
+    stage.begin("skip", {"seconds": LONG_SECONDS}, {})
+    fence = click(stage, job, ttl=LONG_SECONDS)
+    stage.kill(worker.pid)
+    stage.worker(concurrency=2)
+    assert str(stage.started(job).fence) == fence
+    stage.assert_settled()
+    stage.assert_done_once(job)
+
+
+@shared_on_both_brokers
+def test_killed_after_the_run_adopted_the_lock_is_free_at_once(shared: Stage) -> None:
+    """The message comes again, and its handle is spent."""
+    job = shared.job()
+    fence = click(shared, job, [{"seconds": LONG_SECONDS}, {}], ttl=LONG_SECONDS)
+    first = shared.started(job)
+    assert str(first.fence) == fence
+    shared.kill(first.pid)
+    assert shared.started(job, 2).fence > first.fence
+    shared.completed(job)
+    shared.assert_settled()
+    shared.assert_done_once(job)
+
+
+# ------------------------------------------------------------------------------ tenants
+
+
+MORE_SECONDS = 1.6 * TTL_SECONDS
+
+
+def send_as(stage: Stage, tenant: str, job: int, *script: dict[str, Any]) -> Any:
+    return stage.send("of_tenant", job, script, headers={"tenant": tenant})
+
+
+@pytest.mark.stage(ttl=TTL_SECONDS, visibility=TTL_SECONDS)
+def test_36_a_tenants_job_keeps_its_lease_and_leaves_nothing(stage: Stage) -> None:
+    # Given a job that lasts longer than its lease, and than the broker waits for it: its message is
+    # delivered again while it runs
+    stage.environment["STAGE_KEY_FUNCTION"] = MAKE_KEY
+    stage.pair(concurrency=2)
+    job = stage.job()
+    mine = send_as(stage, "acme", job, {"seconds": MORE_SECONDS, "check": True})
+    stage.started(job)
+
+    # I expect the job of that name of another tenant to run beside it, and a second message to be
+    # skipped
+    other = send_as(stage, "beta", job)
+    again = send_as(stage, "acme", job)
+    assert other.get(timeout=60) == f"done:{job}"
+    assert again.get(timeout=60)["holder"] == mine.id
+
+    # And the job to run once, and to leave nothing
+    assert mine.get(timeout=60) == f"done:{job}"
+    assert len(stage.ledger.entries("start", job=job, task_id=mine.id)) == 1
+    stage.assert_settled()
+    assert list(stage.redis.scan_iter(match="*lock index")) == []
+
+
+@pytest.mark.stage(ttl=30.0)
+def test_36_a_tenants_job_whose_child_is_killed_runs_again_at_once(stage: Stage) -> None:
+    stage.environment["STAGE_KEY_FUNCTION"] = MAKE_KEY
+    stage.worker()
+    job = stage.job()
+    sent = send_as(stage, "acme", job, {"seconds": 60}, {})
+    killed = stage.kill(stage.started(job).pid)
+    # The main process clears the lease of the dead child: at once, and not when it would end
+    again = stage.started(job, 2)
+    assert again.at - killed < 10
+    assert sent.get(timeout=60) == f"done:{job}"
+    assert "was cleared by the worker" in stage.workers[0].text()
+    stage.assert_settled()
+    assert list(stage.redis.scan_iter(match="*lock index")) == []

@@ -130,7 +130,6 @@ class Disturber:
         print(f"{time.monotonic():.3f} {deed.__name__}{'' if done else ': nobody to strike'}")
 
     def kill_child(self) -> bool:
-        """SIGKILL the process of a running body."""
         victims = self.victims()
         if victims:
             self.struck[victims[0]] = self.stage.kill(victims[0])
@@ -218,7 +217,6 @@ class Disturber:
         return self.chance.sample(found, len(found))
 
     def unfinished(self) -> set[int | None]:
-        """The rows that are not done."""
         return {job for job in self.jobs if self.stage.row(job)[0] != "done"}
 
     def assert_done_once(self, job: int) -> None:

@@ -57,7 +57,6 @@ DEATHS = "celery_tasks/test_deaths.py"
 OUTAGES = "celery_tasks/test_outages.py"
 RETRIES = "celery_tasks/test_unique_retries.py"
 AUTORETRY = "celery_tasks/test_autoretry.py"
-GONE = "celery_tasks/test_gone_messages.py"
 REQUESTS = "celery_tasks/test_task_requests.py"
 COALESCE = "celery_tasks/test_coalesce.py"
 REQUEUES = "celery_tasks/test_requeues.py"
@@ -347,7 +346,7 @@ MUTANTS = [Mutant(*each) for each in (
      RETRIES, "test_a_retry_that_may_expire_takes_nothing_over"),
     ("44: SIGTERM to a child alone is a death", "celery/request.py",
      "            if is_shutting_down() or self._already_cancelled:", "            if True:",
-     f"{HARD}/test_attempts.py",
+     f"{HARD}/test_killed_processes.py",
      "redis and test_44_a_job_whose_child_gets_sigterm_each_time_is_given_up"),
     ("45: a child that dies of its arguments is seen", "celery/request.py",
      'if key not in ("args", "kwargs")}', "}", f"{HARD}/test_before_the_body.py",
@@ -420,13 +419,13 @@ MUTANTS = [Mutant(*each) for each in (
      RETRIES, "test_a_retry_takes_over_the_reservation_of_the_message_that_waits"),
     ("54: a message that has ended is no reason to refuse a call", "celery/unique.py",
      "(takes_over or has_ended(task, other))", "takes_over",
-     GONE, "test_the_next_call_takes_the_place_of_a_message_that_has_ended"),
+     RETRIES, "test_the_next_call_takes_the_place_of_a_message_that_has_ended"),
     ("51: a message leaves the job to the one that has its reservation", "celery/unique.py",
      "other not in (None, message.id)", "False",
      RETRIES, "test_a_retry_takes_over_the_reservation_of_the_message_that_waits"),
     ("54: a result of an id that may be used again is not believed", "celery/unique.py",
      " if _drawn(task_id) else None", "",
-     GONE, "test_a_stored_result_that_may_be_of_another_message_is_not_believed"),
+     RETRIES, "test_a_stored_result_that_may_be_of_another_message_is_not_believed"),
     ("51: a redelivery leaves its job to nobody", "celery/unique.py",
      " or message.attempts.again:", ":",
      RETRIES, "test_a_message_that_left_nothing_to_another_runs"),
@@ -442,7 +441,7 @@ MUTANTS = [Mutant(*each) for each in (
      "test_a_reservation_that_ends_while_its_message_is_looked_for_is_not_reported"),
     ("54: a result of the run that went on is not that of its retry", "celery/unique.py",
      'return task.locks.store.get_note(f"beside {task_id}") is None', "return True",
-     GONE, "test_a_result_of_the_run_that_has_sent_the_waiting_retry_is_not_believed"),
+     RETRIES, "test_a_result_of_the_run_that_has_sent_the_waiting_retry_is_not_believed"),
     ("54: a silent result backend is asked once", "celery/gone_messages.py",
      "silent |= {task.app} if ended is None else set()", "pass", "operators/test_doctor.py",
      "test_a_result_backend_that_does_not_answer_is_asked_once"),
@@ -475,10 +474,10 @@ MUTANTS = [Mutant(*each) for each in (
      AUTORETRY, "test_a_refusal_is_retried_as_an_error_of_the_body"),
     ("61: a retry that does not end its run works on the row", "celery/task.py",
      "self._run.row.hand_on(at_once=False)", "pass",
-     GUARDED, "test_a_retry_that_does_not_end_its_run_works_on_the_row"),
+     REQUEUES, "test_a_retry_that_does_not_end_its_run_works_on_the_row"),
     ("61: a retry is not dropped for the result of the run that sent it", "celery/message.py",
-     " or self.ours.get(BESIDE)", "",
-     GUARDED, "test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result"),
+     " or self.ours.get(BESIDE)", "", REQUEUES,
+     "test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_result"),
     ("a broadcast message is refused", "celery/message.py",
      "if self.queued and is_broadcast(", "if not self.queued and is_broadcast(",
      REQUESTS, "test_a_message_that_all_workers_got_is_refused_by_each"),
@@ -557,7 +556,7 @@ MUTANTS = [Mutant(*each) for each in (
      CONTRACT, "test_of_many_updates_none_is_lost"),
     ("the messages of a lock come one after the other", "celery/turns.py",
      "after = step + (last if ", "after = step + (0.0 if ",
-     "celery_tasks/test_turns.py", "test_the_next_turn"),
+     "celery_tasks/test_bursts.py", "test_the_next_turn"),
     ("a later call of the burst replaces", "celery/debounce.py",
      "return 0 < moment < self.last and moment != self.kept", "return False",
      "celery_tasks/test_debounce.py",

@@ -18,11 +18,9 @@ app.conf.update(json.loads(os.environ.get("STAGE_CELERY", "{}")))
 
 @signals.task_received.connect(weak=False)
 def note_received(request: Any, **kwargs: Any) -> None:
-    """The main process has the message."""
     ledger.write("received", task_id=request.id, task=request.name)
 
 
 @signals.task_prerun.connect(weak=False)
 def note_prerun(task_id: str, task: Any, args: Any, **kwargs: Any) -> None:
-    """The pool is about to call the task."""
     ledger.write("prerun", task_id=task_id, task=task.name, worker=task.request.hostname)

@@ -81,7 +81,6 @@ class RedisBroker:
             self.client.client_kill_filter(addr=f"127.0.0.1:{mine}")
 
     def cut(self) -> None:
-        """Break every connection to the broker."""
         for kind in ("normal", "pubsub"):
             self.client.client_kill_filter(_type=kind, skipme=True)
 
@@ -101,7 +100,6 @@ class RabbitBroker:
         self.options: dict[str, Any] = {}
 
     def count(self, queue: str) -> int:
-        """Messages that wait in the queue, or that a worker has not acknowledged."""
         listing = ("--formatter=json", "list_queues", "-p", self.host, "name", "messages")
         output = self._ctl(*listing)
         rows = {row["name"]: row["messages"] for row in json.loads(output)}
@@ -121,7 +119,6 @@ class RabbitBroker:
         self._ctl("close_all_connections", "--vhost", self.host, "a test")
 
     def drop(self, queue: str) -> None:
-        """Delete the queue."""
         with kombu.Connection(self.url) as connection:
             channel: Any = connection.default_channel
             channel.queue_delete(queue)

@@ -51,13 +51,11 @@ class Caller:
         return str(answer)
 
     def end(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.communicate()
 
 
 def call(task: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
-    """The task id of a call."""
     from tests.stage.app import app
 
     task_id: str = app.tasks[task].apply_async(args, **options).id
@@ -65,7 +63,6 @@ def call(task: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
 
 
 def run(source: str) -> str:
-    """What Python source prints."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(source, {"__name__": "__main__"})
     return printed.getvalue()
@@ -82,7 +79,6 @@ class Answer(socketserver.StreamRequestHandler):
     """What the process of one question does."""
 
     def handle(self) -> None:
-        """Answer it."""
         function, arguments = pickle.load(self.rfile)
         try:
             answer = function(*arguments)

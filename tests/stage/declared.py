@@ -72,7 +72,6 @@ def seen_of(request: Any) -> dict[str, Any]:
 
 
 def body(task: Any, job: int, script: list[Step] | None = None) -> str:
-    """Note what the run sees, and follow the script."""
     ledger.write("seen", job=job, **seen_of(task.request))
     return perform(task, job, script)
 

@@ -20,13 +20,11 @@ from tests.stage.scripted import Boom
 
 
 def kill() -> NoReturn:
-    """SIGKILL this process, as the kernel does that is out of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("it lives")
 
 
 def fail(error: Exception) -> NoReturn:
-    """Raise the error."""
     raise error
 
 
@@ -54,7 +52,6 @@ def pass_by(task: Any, place: str) -> None:
 
 
 def end(task_id: str, how: str) -> NoReturn:
-    """Note that the message ends here, and end it."""
     ledger.write("early", task_id=task_id, how=how)
     ENDS[how]()
 

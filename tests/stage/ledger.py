@@ -21,8 +21,6 @@ PATH_VARIABLE = "STAGE_LEDGER"
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger."""
-
     event: str
     at: float
     pid: int
@@ -52,7 +50,6 @@ class Run:
 
 
 def write(event: str, **data: Any) -> None:
-    """Append one entry to the ledger named by the environment."""
     line = json.dumps({"event": event, "at": time.monotonic(), "pid": os.getpid(), **data})
     handle = os.open(os.environ[PATH_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -99,7 +96,6 @@ class Ledger:
         ]
 
     def completions(self, **match: Any) -> int:
-        """How many bodies ran to their end."""
         return len(self.entries("end", **match))
 
     @staticmethod

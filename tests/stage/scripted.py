@@ -41,7 +41,6 @@ def sleep(seconds: float) -> None:
 
 
 def child(seconds: float) -> None:
-    """Wait for a subprocess."""
     subprocess.run(
         [sys.executable, "-S", "-E", "-c", f"import time; time.sleep({seconds})"], check=True
     )
@@ -108,7 +107,6 @@ def lives(run: ledger.Run) -> bool:
 
 
 def work(step: Step) -> None:
-    """Be busy in the way the step says."""
     if "gate" in step:
         until(Path(step["gate"]).exists, f"the gate {step['gate']}", GATE_SECONDS)
     else:
@@ -116,7 +114,6 @@ def work(step: Step) -> None:
 
 
 def follow(task: Any, then: str) -> None:
-    """Do what the step says after the work."""
     match then:
         case "retry":
             raise task.retry(countdown=0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -128,7 +126,6 @@ class Stage:
         return worker.wait_ready() if wait else worker
 
     def pair(self, **options: Any) -> tuple[Worker, Worker]:
-        """Two workers of the same kind, started at the same time."""
         first, second = self.worker(wait=False, **options), self.worker(wait=False, **options)
         return first.wait_ready(), second.wait_ready()
 
@@ -141,18 +138,10 @@ class Stage:
         return self._caller().ask(caller.command, arguments, options)
 
     def doctor(self, *arguments: str) -> list[dict[str, Any]]:
-        """What a doctor finds."""
         found: list[dict[str, Any]] = json.loads(
             self.locks_command("doctor", "--format", "json", *arguments)
         )
         return found
-
-    def process(self, source: str, within: float = 60.0) -> subprocess.CompletedProcess[str]:
-        """A process of its own that has run Python source."""
-        return subprocess.run(
-            [sys.executable, "-c", f"import django; django.setup()\n{source}"], cwd=ROOT,
-            env=self.settings(), capture_output=True, text=True, timeout=within, check=False,
-        )  # fmt: skip
 
     def _caller(self) -> caller.Caller:
         """The one that has the settings of now."""
@@ -180,7 +169,6 @@ class Stage:
             return cursor.lastrowid
 
     def row(self, job: int) -> tuple[str, int | None]:
-        """The row's status and fence."""
         with self.rows() as connection:
             found = connection.execute("SELECT status, lock_fence FROM stage_job WHERE id=?", [job])
             status, fence = found.fetchone()
@@ -219,7 +207,6 @@ class Stage:
             gate.touch()
 
     def sig(self, task: str, *args: Any, **options: Any) -> Any:
-        """A signature for a canvas."""
         return self.client.signature(task, args=args, **options)
 
     # -- what happens
@@ -233,7 +220,6 @@ class Stage:
         )[0]
 
     def completed(self, job: int, within: float = 60.0) -> Entry:
-        """Wait until the job's body has run to its end; returns that entry."""
         return until(lambda: self.ledger.entries("end", job=job), f"job {job} completed", within)[0]
 
     def kill(self, pid: int) -> float:
@@ -241,7 +227,6 @@ class Stage:
         return workers.kill(pid)
 
     def until_dead(self, pid: int) -> None:
-        """Wait until a process has died."""
         until(lambda: workers.gone(pid), f"the death of {pid}")
 
     def deliveries(self, task_id: str, times: int, event: str = "received") -> None:
@@ -316,7 +301,6 @@ class Stage:
         return "\n".join(parts)
 
     def close(self) -> None:
-        """End every process and the client's connections."""
         for worker in self.workers:
             worker.end()
         for each in self._callers.values():

@@ -50,7 +50,6 @@ class KilledAfterRelease(LockedTask):
     """Its process dies once: the lock is released, the result is not stored yet."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, and be killed the first time."""
         result = super().__call__(*args, **kwargs)
         if not ledger.here().entries("killed after release", task_id=self.request.id):
             ledger.write("killed after release", task_id=self.request.id)
@@ -62,7 +61,6 @@ class OwnRequest(Request):
     """A project's own class of requests, as Celery's guide has it."""
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Note the time limit."""
         super().on_timeout(soft, timeout)
         ledger.write("own on_timeout", task_id=self.id)
 
@@ -83,7 +81,6 @@ class OfTenant(Task):
     """Runs for the tenant that the message's header names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run, with the tenant in this thread."""
         with tenant((self.request.headers or {})["tenant"]):
             return super().__call__(*args, **kwargs)
 
@@ -95,12 +92,10 @@ class Hooked(Task):
     """Whose message may end in a hook or in a mixin's call, before its body."""
 
     def before_start(self, *args: Any) -> None:
-        """Prepare the run, or end here."""
         early.pass_by(self, "before_start")
         vars(self.request)["prepared"] = object()  # Goes into no message.
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Go on, or end here."""
         early.pass_by(self, "mixin")
         return super().__call__(*args, **kwargs)
 
@@ -110,7 +105,6 @@ class LockedHooked(Hooked, LockedTask): ...
 
 @signals.task_prerun.connect(weak=False)
 def receive_prerun(task: Any, **kwargs: Any) -> None:
-    """Prepare the run, or end in a receiver."""
     early.pass_by(task, "receiver")
     task.request.received = object()
 
@@ -121,7 +115,6 @@ def owner_of(job: int, script: Any = None) -> str:
 
 
 def row_of(job: int) -> Any:
-    """The row of a job."""
     return apps.get_model(GUARD.label)._default_manager.get(pk=job)
 
 
@@ -129,7 +122,6 @@ class OnCommit(Task):
     """Sends when the transaction commits."""
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
-        """Send later."""
         transaction.on_commit(lambda: super(OnCommit, self).apply_async(*args, **options))
 
 
@@ -137,26 +129,21 @@ class WithRows(Task):
     """Sends a row as its key, and hands the body the row."""
 
     def apply_async(self, args: Any = (), *rest: Any, **options: Any) -> Any:
-        """Turn the row into its key, and leave a key as it is."""
         row, *others = args
         return super().apply_async((getattr(row, "pk", row), *others), *rest, **options)
 
     def __call__(self, job: int, *args: Any) -> Any:
-        """Turn the key into the row."""
         return super().__call__(row_of(job), *args)
 
 
-class Mixed(WithRows, OnCommit, LockedTask):
-    """The other classes come first."""
+class Mixed(WithRows, OnCommit, LockedTask): ...
 
 
 def with_row(task: Any, row: Any, script: list[Step] | None = None) -> str:
-    """A body that gets the row."""
     return perform(task, row.pk, script)
 
 
 def counting(task: Any, job: int, script: list[Step] | None = None) -> str:
-    """A body that reads the job's counter first."""
     with redis.Redis.from_url(os.environ["STAGE_LOCKS"]) as counters:
         saw: Any = counters.get(f"counter:{job}")
     ledger.write("saw", job=job, saw=int(saw), task_id=task.request.id)
@@ -231,12 +218,8 @@ flaky = scripted(
     **ONE_WAITS,
 )  # fmt: skip
 counts = scripted("counts", counting, on_conflict="coalesce")
-debounced_for_long = scripted("debounced_for_long", debounce=3)
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
 permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
-cooled = scripted(
-    "cooled", lock_hold_at_least=3600, lock_cooldown=3600, lock_cooldown_after_error=3600
-)
 WORKING = job_guard(to="working")  # Of these alone: the doctor knows whose row it is.
 working = scripted("working", guard=WORKING)
 working_early = scripted(

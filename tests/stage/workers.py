@@ -52,7 +52,6 @@ class Worker(Process):
         )
 
     def wait_ready(self) -> Worker:
-        """Return once the worker says that it is ready."""
         until(
             lambda: not self.running or " ready." in self.text(), f"{self.name} ready",
             START_SECONDS,
@@ -62,12 +61,10 @@ class Worker(Process):
 
     @property
     def children(self) -> list[int]:
-        """The pool's processes."""
         return children(self.pid)
 
     @property
     def running(self) -> bool:
-        """Whether the main process is there."""
         return self.exit_status is None
 
     def send(self, *signals: int) -> None:
@@ -78,7 +75,6 @@ class Worker(Process):
             os.kill(self.pid, signum)
 
     def stop(self, *signals: int) -> None:
-        """Ask the worker to stop, and wait until it has."""
         self.send(*signals)
         until(lambda: not self.running, f"{self.name} has stopped", 60)
 
