@@ -6,6 +6,7 @@ import ctypes
 import dis
 import gc
 import os
+import random
 import secrets
 import signal
 import sys
@@ -72,6 +73,22 @@ def signalled(error: BaseException, seconds: float = 0.2) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def interrupted_at_random(
+    call: Callable[[int], Any], *, times: int, within: float, after: Callable[[], Any] = tuple
+) -> int:
+    """Call it so often, with its number, and have the handler of a signal raise in it somewhere in
+    the first ``within`` seconds. Returns how often it came so far."""
+    cut = 0
+    for number in range(times):
+        try:
+            with signalled(Interrupt(), random.uniform(0.00001, within)):
+                call(number)
+        except Interrupt:
+            cut += 1
+        after()
+    return cut
 
 
 class interrupted:

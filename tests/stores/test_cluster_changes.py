@@ -17,9 +17,8 @@ from django_tasklock.stores.cluster import SLOTS, bucket_of
 from tests.clusters import PATIENT_MS, Cluster, ClusterNode
 from tests.conftest import UseCaches
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, renewed, taken
+from tests.steps import LONG, Meanwhile, answered, holder, renewed, taken
 from tests.store_cases import own_prefix, redis_cache
-from tests.stores.steps import answered
 from tests.tls import Tls
 from tests.waiting import until
 

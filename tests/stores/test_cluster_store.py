@@ -19,9 +19,9 @@ from django_tasklock.stores.records import FREE, KEEP, Change, Held, new_record
 from tests.clusters import Cluster, ClusterNode
 from tests.conftest import UseCaches
 from tests.inside import key_of_reservation, made_of_each_process, new_token
-from tests.steps import LONG, RENEWED, holder, renewed, taken
+from tests.interruptions import interrupted_at_random
+from tests.steps import LONG, RENEWED, answered, holder, renewed, taken
 from tests.store_cases import own_prefix
-from tests.stores.steps import answered, interrupted_at_random
 from tests.waiting import until
 
 MANY_NAMES = [f"video:{number}" for number in range(300)]

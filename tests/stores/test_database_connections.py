@@ -26,11 +26,10 @@ from tests.inside import new_token, owner_record, rows_of
 from tests.interruptions import Exit, Interrupt, signalled
 from tests.proxied_databases import MODES, pgbouncer, proxy_before, through_proxy
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, in_child, taken
+from tests.steps import LONG, Meanwhile, answered, in_child, taken
 from tests.store_cases import database_store
 from tests.store_cases import database_store as settings_of_store
 from tests.stores.conftest import ON_DATABASES
-from tests.stores.steps import answered
 from tests.waiting import PATIENCE, until
 
 TABLE = LeaseRow._meta.db_table

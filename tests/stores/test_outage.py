@@ -15,9 +15,8 @@ from tests.conftest import UseCaches, UseRedis
 from tests.inside import distrust_connections, sha_of_script
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, all_of, holder, sent, taken, waiting
+from tests.steps import LONG, Meanwhile, all_of, answered, holder, sent, taken, waiting
 from tests.store_cases import own_prefix, redis_cache
-from tests.stores.steps import answered
 from tests.waiting import until
 
 TIMEOUT_SECONDS = 0.4

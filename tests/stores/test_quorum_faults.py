@@ -20,8 +20,7 @@ from tests.conftest import UseCaches
 from tests.inside import new_token, owner_record
 from tests.quorum import FAULTS, SILENT, Five, given_to, quorum, use_memory, use_quorum
 from tests.seeds import drawn_seed
-from tests.steps import LONG, Meanwhile, all_of, holder, in_child, taken
-from tests.stores.steps import answered
+from tests.steps import LONG, Meanwhile, all_of, answered, holder, in_child, taken
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,8 @@ from django_tasklock.stores.zookeeper import ZooKeeperStore
 from tests.conftest import ProxyTo, UseCaches
 from tests.inside import new_token, no_thread_for_zookeeper, owner_record
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, holder, taken
+from tests.steps import LONG, Meanwhile, answered, holder, taken
 from tests.store_cases import zookeeper_store
-from tests.stores.steps import answered
 from tests.waiting import PATIENCE, until
 from tests.zookeepers import ZooKeeper, client_of, ensemble
 

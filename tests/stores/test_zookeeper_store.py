@@ -19,9 +19,9 @@ from tests.agent import run_python
 from tests.conftest import UseCaches
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.inside import ZooKeeperNodes, before_zookeeper_is_asked, new_token, sweep_nodes
+from tests.interruptions import interrupted_at_random
 from tests.steps import LONG, holder, taken
 from tests.store_cases import own_prefix, zookeeper_store
-from tests.stores.steps import interrupted_at_random
 from tests.waiting import until
 from tests.zookeepers import ZooKeeper, client_of
 
