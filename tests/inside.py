@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import pkgutil
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -139,11 +138,6 @@ def give_up(lease: Lease, note: Note | None = None) -> None:
     lease.give_up()
 
 
-def unreserve_later(key: str, text: str) -> None:
-    """Leave a note to that thread, as a call does that got no answer."""
-    keeper_of(stores["default"]).unreserve_later(key, text, 600.0)
-
-
 def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Have waiters ask again so long after their question."""
     monkeypatch.setattr(waiting, "LONGEST_SILENCE_SECONDS", seconds)
@@ -228,11 +222,6 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(keeper_module.Keeper, "give_up", noted)
     return tokens
-
-
-def queue_events_in(queue: deque[Any]) -> None:
-    """Have the events wait there until they are written."""
-    history.history_of(stores["default"]).events = queue
 
 
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:
@@ -680,11 +669,6 @@ def before_zookeeper_is_asked(
         return real(call, requests)
 
     monkeypatch.setattr(call, step, worked)
-
-
-def no_thread_for_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system starts none for a `ZooKeeperStore`."""
-    monkeypatch.setattr(f"{STORES}.zookeeper.store._start", lambda work: False)
 
 
 def zookeeper_links() -> list[Any]:

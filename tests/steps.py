@@ -267,6 +267,13 @@ def answered(call: Callable[[], T]) -> T:
     return until(ask, "an answer")[0]
 
 
+def unavailable(*calls: Callable[[], object], says: str | None = None) -> None:
+    """Each of these calls is told that the store does not answer."""
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match=says):
+            call()
+
+
 def silent(monkeypatch: pytest.MonkeyPatch, *verbs: str) -> list[str]:
     """Have these verbs of the store "default" get no answer. They are in the list when called."""
     asked: list[str] = []

@@ -78,15 +78,13 @@ def test_another_holder_goes_on_under_the_same_lease(each_store: BaseStore) -> N
 
 
 def test_a_block_whose_lease_was_detached_ends_and_releases_nothing(store: BaseStore) -> None:
+    """And a handle lasts as long as it says."""
     with lock(NAME, ttl=LONG) as lease:
         handles = [lease.detach()]
     with lock("b", ttl=LONG, reentrant=True), lock("b", reentrant=True) as inner:
         handles.append(inner.detach())
     assert holder(NAME).detached
     assert all(adopted(each).release() for each in handles)
-
-
-def test_a_handle_lasts_as_long_as_it_says(store: BaseStore) -> None:
     handle = taken(NAME, ttl=LONG, renew=True).detach(ttl=1.0)
     until(lambda: not locks.is_locked(NAME))
     assert locks.adopt(handle) is None

@@ -7,8 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -27,11 +25,10 @@ from tests.inside import (
     keep_events_for,
     note,
     owner_record,
-    queue_events_in,
     write_events,
 )
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, Traffic, held_by, in_child, taken, waiter
+from tests.steps import LONG, Traffic, held_by, in_child, taken, waiter
 from tests.waiting import PATIENCE, until
 
 Caplog = pytest.LogCaptureFixture
@@ -200,21 +197,6 @@ class TestWhatCanGoWrong:
         assert lease.extend()
         refused()
         until(lambda: "refused" in [event.kind for event in locks.history()])
-
-    def test_two_that_write_at_the_same_time_share_the_events(self, on_redis: None) -> None:
-        """The store's thread, and whoever asks for the history. Here the second one comes just
-        before the first one takes an event."""
-
-        class Shared(deque[Any]):
-            def popleft(self) -> Any:
-                if threading.current_thread() is first:
-                    found.append(Meanwhile(locks.history).result())
-                return super().popleft()
-
-        first, found = threading.current_thread(), list[list[Event]]()
-        queue_events_in(Shared())
-        note("waited", "video:1", owner_record())
-        assert [len(events) for events in (locks.history(), *found)] == [1, 1]
 
     @pytest.mark.usefixtures("each_fork")
     def test_a_fork_forgets_what_its_parent_has_queued(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -14,7 +13,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.models import F
 
-from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock import lock, locks
 from django_tasklock.models import LeaseRow
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note, Refusal
@@ -23,7 +22,7 @@ from django_tasklock.stores.records import FREE, KEEP, Change, new_record, note_
 from django_tasklock.testing.steps import asked, granted, refused
 from tests.conftest import UseCaches, database_alias
 from tests.inside import late_write, new_token, once_rows_were_read, owner_record, sweep_rows
-from tests.steps import LONG, Meanwhile, holder
+from tests.steps import LONG, Meanwhile, holder, unavailable
 from tests.store_cases import database_store as settings_of_store
 from tests.stores.conftest import ON_DATABASES
 from tests.waiting import PATIENCE, until
@@ -194,12 +193,7 @@ def test_nothing_is_put_while_a_lock_is_held_that_has_to_be_free(
 def test_a_missing_table_is_reported(use_caches: UseCaches, alias: str) -> None:
     call_command("migrate", "django_tasklock", "zero", database=alias, verbosity=0)
     says = f"migrate django_tasklock --database={alias}"
-    verbs: list[Callable[[], object]] = [
-        lambda: locks.acquire("video:1"), lambda: [*stores["default"].check()],
-    ]  # fmt: skip
-    for verb in verbs:
-        with pytest.raises(StoreUnavailable, match=says):
-            verb()
+    unavailable(lambda: locks.acquire("video:1"), lambda: [*stores["default"].check()], says=says)
 
 
 def test_notes_fit_beside_the_longest_prefix(database_store: DatabaseStore) -> None:

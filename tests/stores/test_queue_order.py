@@ -187,16 +187,6 @@ class TestOrder:
             assert isinstance(each.ask(), Refusal)
         assert queue() == ["first", "second", "third", "newcomer"]
 
-    def test_newcomers_do_not_overtake_after_the_server_lost_its_data(self, server: Any) -> None:
-        taken("video:1")
-        first, second = in_queue("first"), in_queue("second")
-        server.flushdb()
-        taken("video:1")
-        assert isinstance(second.ask(), Refusal)
-        in_queue("newcomer")
-        assert isinstance(first.ask(), Refusal)
-        assert queue() == ["first", "second", "newcomer"]
-
     def test_who_cannot_listen_any_more_is_not_in_the_queue(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

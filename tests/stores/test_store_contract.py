@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from django_tasklock import ListingNotSupported, LockNotAcquired, lock, locks
 from django_tasklock.conf import StoreSettings
-from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.stores.base import BaseStore, Grant, Note
 from django_tasklock.stores.records import (
     ANY,
@@ -26,12 +24,8 @@ from django_tasklock.stores.records import (
     Change,
     Done,
     Entry,
-    Foreign,
     Held,
     Record,
-    after,
-    fits,
-    new_record,
 )
 from django_tasklock.testing.steps import LONG_SECONDS, granted, new_name, refused
 from tests.dict_store import DictStore
@@ -191,27 +185,6 @@ def test_a_missing_method_is_named() -> None:
         BaseStore(SETTINGS)  # type: ignore[abstract]
 
 
-def test_what_changes_hands_all_the_time_is_unavailable() -> None:
-    """A clear, or a reservation over another one, is not tried for ever."""
-
-    class Fast(DictStore):
-        def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
-            if any(isinstance(change.expect, Held) for change in changes):
-                if changes[0].name == "video:1":
-                    super().put([Change("video:1", ANY, new_record(new_token(), {}), LONG)])
-                return Done(False, self.get([change.name for change in changes]))
-            return super().put(changes, least_fence)
-
-    store = Fast(SETTINGS)
-    assert isinstance(store.acquire(["video:1"], new_token(), LONG, {}), Grant)
-    with pytest.raises(StoreUnavailable, match="video:1 changes hands too fast"):
-        store.clear("video:1")
-    assert store.reserve("key", "first", LONG) is None
-    with pytest.raises(StoreUnavailable, match="could not be written over"):
-        store.reserve("key", "second", LONG, over="first")
-    assert store.reserve("key", "second", LONG) == "first"
-
-
 def test_a_note_is_written_before_the_release_which_may_let_a_redelivery_in() -> None:
     class Watched(InSteps):
         seen: str | None = None
@@ -323,60 +296,3 @@ def test_any_changes(atomic_store: BaseStore, puts: list[list[Step]]) -> None:
 def lease_in(entries: Sequence[Entry | None]) -> list[Lease | None]:
     records = [None if entry is None else entry.record for entry in entries]
     return [each and Lease(each["token"], each.get("version")) for each in records]  # type: ignore[misc]
-
-
-OLD, LEAST, NEW = 5, 7, 9
-A: Record = {"token": TOKENS[0], "at": 1.0}
-A_LATER: Record = {**A, "version": "v" * 22}
-B: Record = {"token": TOKENS[1], "at": 1.0}
-A_LEASE = Entry("name", A, 20.0, OLD, began=3.0)
-OTHER_CODES = Entry("name", None, 20.0, digest="d")
-EXPECTS: list[str | Held | Foreign] = [
-    FREE, ANY, Held(TOKENS[0]), Held(TOKENS[0], "v" * 22), Held(TOKENS[1]), Foreign("d"),
-    Foreign("e"),
-]  # fmt: skip
-RECORDS: list[Record | str | None] = [A, A_LATER, B, KEEP, None]
-THERE = [None, A_LEASE, A_LEASE._replace(record=A_LATER), OTHER_CODES]
-
-
-class TestAfter:
-    """What is there after each kind of change that fits what was there."""
-
-    def test_nothing_if_it_removes(self) -> None:
-        for expect, there in product(EXPECTS, THERE):
-            assert after(Change("name", expect, None), there, NEW) is None
-
-    def test_the_same_if_it_keeps_but_for_the_ttl_of_a_lease(self) -> None:
-        for expect, there in product(EXPECTS, THERE):
-            assert after(Change("name", expect, KEEP), there, NEW, LEAST) is there
-            kept = after(Change("name", expect, KEEP, LONG_SECONDS), there, NEW, LEAST)
-            is_lease = there is not None and there.record is not None
-            assert kept == (there._replace(left=LONG_SECONDS) if is_lease and there else there)
-
-    @pytest.mark.parametrize("ttl", [LONG_SECONDS, None])
-    def test_its_record_if_it_writes_one(self, ttl: float | None) -> None:
-        fitting = 0
-        for expect, record, there in product(EXPECTS, (A, A_LATER, B), THERE):
-            change = Change("name", expect, record, ttl)
-            if not fits(change, there):
-                continue
-            entry = after(change, there, NEW)
-            assert entry is not None
-            assert (entry.name, entry.record, entry.left) == ("name", record, ttl)
-            assert entry.digest is None
-            is_same = there is not None and (isinstance(expect, Held) or there.record == record)
-            assert (entry.fence, entry.began) == ((OLD, 3.0) if is_same else (NEW, None))
-            fitting += 1
-        assert fitting == 36
-
-    def test_the_fence_of_what_is_written_is_at_least_the_number_that_is_asked_for(self) -> None:
-        same, new = Change("name", FREE, A, 1.0), Change("name", ANY, B, 1.0)
-        for least, fences in ((0, (OLD, NEW)), (LEAST, (LEAST, NEW)), (NEW + 1, (NEW + 1,) * 2)):
-            entries = [after(change, A_LEASE, NEW, least) for change in (same, new)]
-            assert tuple(entry and entry.fence for entry in entries) == fences
-
-    def test_without_fences_there_is_none(self) -> None:
-        for there in (None, A_LEASE._replace(fence=None), OTHER_CODES):
-            entry = after(Change("name", ANY, B, 1.0), there, None, LEAST)
-            assert entry is not None
-            assert entry.fence is None

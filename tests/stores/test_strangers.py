@@ -187,18 +187,6 @@ class TestValues:
         assert again - sent < 2**20
         assert stranger.store.clear("video:1", digest=info.digest)
 
-    @pytest.mark.parametrize(
-        "value",
-        [b"", b"{", b"\xff{\xff}", b"[" * 9000, {"pid": 10**30}, {"at": 1e300}, {"held_by": "a"}],
-        ids=str,
-    )
-    def test_of_any_shape_are_locks(
-        self, stranger: Stranger, value: bytes | dict[str, Any]
-    ) -> None:
-        """Of other code, or almost a record of ours."""
-        stranger.puts("video:1", value if isinstance(value, bytes) else record() | value)
-        assert_foreign(looked_at_everywhere("video:1"))
-
     def test_in_the_place_of_a_note_are_none(self, stranger: Stranger) -> None:
         stranger.do("SET", stranger.store.keys.of(" a").key, b"\xff")
         assert stranger.store.get_note("a") is None

@@ -20,7 +20,7 @@ from tests.conftest import UseCaches
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.inside import ZooKeeperNodes, before_zookeeper_is_asked, new_token, sweep_nodes
 from tests.interruptions import interrupted_at_random
-from tests.steps import LONG, holder, taken
+from tests.steps import LONG, holder, taken, unavailable
 from tests.store_cases import own_prefix, zookeeper_store
 from tests.waiting import until
 from tests.zookeepers import ZooKeeper, client_of
@@ -126,16 +126,6 @@ def test_a_node_with_others_below_it_is_not_removed(store: ZooKeeperStore, other
     assert locks.acquire("video:1") is None
     with pytest.raises(StoreUnavailable, match="nodes of another program below it"):
         locks.clear("video:1")
-
-
-@pytest.mark.nightly
-def test_nodes_that_somebody_has_deleted_are_made_again(store: ZooKeeperStore, other: Any) -> None:
-    lease = taken("video:1", ttl=LONG)
-    other.delete(f"{store.prefix}/{ZooKeeperNodes().CLOCK}")
-    assert lease.extend(LONG)
-    other.delete(store.prefix, recursive=True)
-    assert locks.list() == []
-    assert taken("video:1").release()
 
 
 @pytest.mark.nightly
@@ -308,9 +298,8 @@ def test_a_task_locks_and_guards(store: ZooKeeperStore, transactional_db: None) 
 @pytest.mark.nightly
 def test_without_the_rights_the_error_names_the_option(store: ZooKeeperStore, other: Any) -> None:
     other.create(store.prefix, acl=[make_digest_acl("us", "secret", all=True)])
-    for ask in (lambda: locks.acquire("video:1"), locks.list, lambda: list(store.check())):
-        with pytest.raises(StoreUnavailable, match=r"NoAuth.*AUTH"):
-            ask()
+    asks = (lambda: locks.acquire("video:1"), locks.list, lambda: list(store.check()))
+    unavailable(*asks, says=r"NoAuth.*AUTH")
 
 
 @pytest.mark.nightly
@@ -327,14 +316,6 @@ def test_what_is_made_with_auth_is_closed_to_others(
     with pytest.raises(StoreUnavailable, match="NoAuth"):
         without.find("video:1")
     assert lease.release()
-
-
-@pytest.mark.nightly
-def test_a_scheme_that_the_server_does_not_know(use_zookeeper: Callable[..., Any]) -> None:
-    use_zookeeper(AUTH=[("unknown", "us:secret")], TIMEOUT=2)
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable, match=r"AUTH|client has ended"):
-            locks.acquire("video:1")
 
 
 @pytest.mark.nightly
