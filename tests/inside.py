@@ -505,20 +505,6 @@ def longest_silence() -> float:
     return waiting.LONGEST_SILENCE_SECONDS
 
 
-def key_of_reservation(task: str, name: str) -> str:
-    """Under which a store keeps the reservation of a job in the queue."""
-    from django_tasklock.operators.reservations import key_of
-
-    return key_of(task, name)
-
-
-def diagnosed() -> list[Any]:
-    """What the doctor finds."""
-    from django_tasklock.operators.doctor import diagnose
-
-    return list(diagnose())
-
-
 def show_everywhere(info: LockInfo) -> None:
     """In each way in which the package shows a lock; none may fail, whatever was read."""
     from django_tasklock.cli.tables import json_row, lock_cells

@@ -67,12 +67,6 @@ class TestBlock:
             with pytest.raises(error, match=r"ran out|boom"):
                 outlive(boom)
 
-    def test_skip_is_not_for_blocks(self) -> None:
-        block: Any = lock("video:1", on_conflict="skip")
-        with pytest.raises(TypeError, match="decorator"), block:
-            pytest.fail("the block ran")  # pragma: no cover
-        assert not locks.is_locked("video:1")
-
 
 @pytest.mark.usefixtures("_store")
 class TestDecorator:
@@ -91,8 +85,7 @@ class TestDecorator:
         assert len(set(held)) == 3
         assert not locks.is_locked("report:mon:pdf")
         assert (Report.build.__name__, Report.build.__module__) == ("build", __name__)
-
-    def test_a_function_may_be_written_in_c_and_have_no_signature(self) -> None:
+        # A function may be written in C, and have no signature.
         assert lock("video:1")(max)(1, 2) == 2
         assert lock("video:1")(print)() is None  # It has one since Python 3.11.
 
@@ -109,6 +102,10 @@ class TestDecorator:
         with pytest.raises(LockNotAcquired):
             build("wed")
         assert not locks.is_locked("report:wed")
+        block: Any = lock("video:2", on_conflict="skip")
+        with pytest.raises(TypeError, match="decorator"), block:
+            pytest.fail("the block ran")  # pragma: no cover
+        assert not locks.is_locked("video:2")
 
     def test_function_that_returns_before_its_body_runs_is_refused(self) -> None:
         async def many() -> AsyncIterator[int]:
@@ -249,15 +246,15 @@ class TestOtherLocks:
         with lock("json:{}"):
             assert locks.is_locked("json:{}")
 
-    def test_a_lock_is_no_condition_and_has_no_verbs(self) -> None:
+    def test_a_lock_is_no_condition_and_has_no_verbs_and_a_wrong_option_names_the_one_that_is_meant(
+        self,
+    ) -> None:
         with pytest.raises(TypeError, match=r"locks\.acquire"):
             assert lock("a")
         for name in ("acquire", "release", "locked", "extend"):
             with pytest.raises(AttributeError, match=rf"{name}.*(locks\.|lease)"):
                 getattr(lock("a"), name)
         assert not hasattr(lock("a"), "something")
-
-    def test_a_wrong_option_names_the_one_that_is_meant(self) -> None:
         meant = {"timeout": "(ttl|wait)=", "blocking_timeout": "wait=", "expire": "ttl="}
         for wrong, says in {**meant, "blocking": "wait=", "colour": "colour"}.items():
             options: Any = {wrong: 5}

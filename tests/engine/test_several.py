@@ -63,19 +63,17 @@ def test_every_store(each_store: BaseStore) -> None:
 
 @pytest.mark.usefixtures("on_redis")
 class TestTaking:
-    def test_one_round_trip_for_all(self, redis_server: RedisServer) -> None:
+    def test_one_round_trip_for_all_but_where_they_are_too_many_for_a_script(
+        self, redis_server: RedisServer
+    ) -> None:
         all_taken(["other", "another"])
         traffic, names = Traffic(redis_server), [f"seat:{number}" for number in range(100)]
         leases = all_taken(names)
         assert traffic.scripts() == 1
         assert [lease.name for lease in leases] == names
         assert len({lease.fence for lease in leases}) == 100
-
-    def test_one_after_the_other_where_they_are_too_many_for_a_script(
-        self, redis_server: RedisServer
-    ) -> None:
-        traffic = Traffic(redis_server)
-        names = [f"seat:{number}" for number in range(MOST_TOGETHER + 1)]
+        traffic.restart()
+        names = [f"more:{number}" for number in range(MOST_TOGETHER + 1)]
         assert [lease.name for lease in all_taken(names)] == names
         assert traffic.scripts() >= len(names)
 
@@ -238,15 +236,15 @@ def test_reentrant_on_every_store(each_store: BaseStore) -> None:
 
 @pytest.mark.usefixtures("on_redis")
 class TestReentrant:
-    def test_inner_block_asks_the_store_nothing(self, redis_server: RedisServer) -> None:
+    def test_inner_block_asks_the_store_nothing_and_both_sides_have_to_say_it(
+        self, redis_server: RedisServer
+    ) -> None:
         with again(renew=False) as outer:
             traffic = Traffic(redis_server)
             for _ in range(10):
                 with again(ttl=5, renew=True, wait=None) as inner:
                     assert (inner is outer, inner.ttl, inner.renew) == (True, LONG, False)
             assert traffic.scripts() == 0
-
-    def test_both_sides_have_to_say_it(self) -> None:
         with again(), pytest.raises(LockNotAcquired):
             lock("video:1").__enter__()
         with lock("video:1"):

@@ -173,14 +173,12 @@ class TestMemcached:
         use_caches({"default": {"BACKEND": backend, "LOCATION": memcached_server}}, {"default": {}})
         return backend
 
-    def test_a_name_of_too_many_bytes_is_no_outage(self) -> None:
+    def test_a_name_of_too_many_bytes_is_no_outage_and_what_old_code_has_set_a_lock(self) -> None:
         """A name may have 200 characters, and a key of Memcached 250 bytes."""
         with pytest.raises(ValueError, match="cannot hold a lock of this name: its key has 308 b"):
             locks.acquire("é" * 150)
         assert taken("e" * 200).release()
-
-    def test_what_old_code_has_set_is_a_lock_whatever_it_is(self) -> None:
-        """Whether the server answers is asked by an ``incr``, which these cannot be."""
+        # Whether the server answers is asked by an ``incr``, which these cannot be.
         for value in (None, "a text", [1], 7):
             cache.set("lock:video:1", value, LONG)
             assert locks.is_locked("video:1")

@@ -28,16 +28,23 @@ SLOT = SLOTS[bucket_of(NAME)]
 
 
 @pytest.fixture(scope="module")
-def changing() -> Iterator[Cluster]:
+def of_file() -> Iterator[Cluster]:
     """A cluster whose slots these tests move; each leaves it whole."""
     with Cluster.own(3, 0, timeout_ms=PATIENT_MS) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def changing(of_file: Cluster, use_caches: UseCaches) -> Cluster:
+    use(of_file, use_caches)
+    return of_file
+
+
+@pytest.fixture
+def cluster(use_caches: UseCaches) -> Iterator[Cluster]:
     """One with replicas, whose masters a test may kill."""
     with Cluster.own() as cluster:
+        use(cluster, use_caches)
         yield cluster
 
 
@@ -68,9 +75,8 @@ def replica_in_step(cluster: Cluster, master: ClusterNode) -> ClusterNode:
     return replica
 
 
-def test_one_that_has_moved_is_found(changing: Cluster, use_caches: UseCaches) -> None:
+def test_one_that_has_moved_is_found(changing: Cluster) -> None:
     # Given a lease whose slot moves to another master
-    use(changing, use_caches)
     lease, source = taken(NAME), changing.master_of(SLOT)
     changing.move_slot(SLOT, another(changing, source))
 
@@ -89,10 +95,7 @@ def test_one_that_has_moved_is_found(changing: Cluster, use_caches: UseCaches) -
 
 
 @pytest.mark.nightly
-def test_leases_are_renewed_and_listed_while_slots_move(
-    changing: Cluster, use_caches: UseCaches
-) -> None:
-    use(changing, use_caches)
+def test_leases_are_renewed_and_listed_while_slots_move(changing: Cluster) -> None:
     names = [f"video:{number}" for number in range(100)]
     leases = [taken(name, ttl=LONG + 10 * n) for n, name in enumerate(names)]
     kept = taken("kept", ttl=4.5, renew=True)
@@ -125,8 +128,7 @@ def test_a_call_waits_for_one_whose_keys_are_half_moved_but_not_for_ever(
 
 
 @pytest.mark.slow
-def test_leases_survive_a_failover_and_fences_grow(cluster: Cluster, use_caches: UseCaches) -> None:
-    use(cluster, use_caches)
+def test_leases_survive_a_failover_and_fences_grow(cluster: Cluster) -> None:
     lease = taken(NAME, ttl=LONG)
     waiter = Meanwhile(lambda: answered(lambda: locks.acquire(NAME, wait=LONG, ttl=LONG)))
     master = cluster.master_of(SLOT)
@@ -166,11 +168,8 @@ def test_a_master_that_hangs_is_left_for_its_replica(
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_what_the_replica_missed_is_lost_and_noticed(
-    cluster: Cluster, use_caches: UseCaches
-) -> None:
+def test_what_the_replica_missed_is_lost_and_noticed(cluster: Cluster) -> None:
     """Failover without the replica's acknowledgement: the docs say what that means."""
-    use(cluster, use_caches)
     master = cluster.master_of(SLOT)
     replica = cluster.replica_of(master)
     # Its link to the master is cut, and cannot be made again.

@@ -18,7 +18,7 @@ from django_tasklock.stores.cluster import BUCKETS, SLOTS, TAGS, RedisClusterSto
 from django_tasklock.stores.records import FREE, KEEP, Change, Held, new_record
 from tests.clusters import Cluster, ClusterNode
 from tests.conftest import UseCaches
-from tests.inside import key_of_reservation, made_of_each_process, new_token
+from tests.inside import made_of_each_process, new_token, reserved_key
 from tests.interruptions import interrupted_at_random
 from tests.steps import LONG, RENEWED, answered, holder, renewed, taken, unavailable
 from tests.store_cases import own_prefix
@@ -65,7 +65,7 @@ def test_what_is_of_one_lock_is_in_one_slot_and_all_locks_are_on_all_masters(
 
 def test_permits_and_the_reservation_of_a_job_are_beside_the_lock() -> None:
     for name in MANY_NAMES:
-        job, permit = key_of_reservation("videos.tasks.process", name), f"{name}#12"
+        job, permit = reserved_key("videos.tasks.process", name), f"{name}#12"
         assert bucket_of(name) == bucket_of(f" {job}") == bucket_of(permit)
     assert bucket_of("a#01") != bucket_of("a"), "no permit is called so"
 
@@ -96,7 +96,7 @@ def test_a_list_is_in_the_order_in_which_leases_end(store: RedisClusterStore) ->
     names = ["a:x", *(f"b:{number}" for number in range(40)), "a:y", "a:z"]
     for number, name in enumerate(names):
         taken(name, ttl=LONG + 10 * number)
-        key = key_of_reservation("task", name)
+        key = reserved_key("task", name)
         assert store.reserve(key, f"id-{number}", LONG + 10 * number) is None
     for limit, offset in ((None, 0), (1, 0), (10, 30), (5, 40), (5, 99)):
         end = None if limit is None else offset + limit

@@ -25,7 +25,7 @@ from tests.inside import code_of_connections
 from tests.interruptions import EVERY, Interrupt, before_first, in_finalizer, signalled
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, all_of, in_child, taken, waiting
+from tests.steps import LONG, Meanwhile, all_of, in_child, taken
 from tests.waiting import PATIENCE, until
 
 OTHERS = {f"video:{place}": f"record {place}".encode() for place in range(3)}
@@ -177,35 +177,17 @@ def test_between_any_two_steps(
     )
 
 
-class TestStrayBytes:
+def test_bytes_that_are_no_reply_cut_the_connection(
+    cut_proxy: CutProxy, use_redis: UseRedis
+) -> None:
     """The server, or what stands between, says something that nobody has asked for."""
-
-    @pytest.fixture
-    def proxy(self, cut_proxy: CutProxy, use_redis: UseRedis) -> CutProxy:
-        use_redis(cut_proxy.url)
-        others_hold()
-        assert_answers_are_their_own()  # The server has the scripts.
-        return cut_proxy
-
-    def test_bytes_that_are_no_reply_cut_the_connection(self, proxy: CutProxy) -> None:
-        for last in (1, 2, 3):
-            proxy.repeat_reply(b"record 1", last=last)
-            locks.get("video:1")
-            assert_answers_are_their_own()
-
-    @pytest.mark.parametrize("said", [b":1\r\n", b"*1\r\n:7\r\n", b"*x\r\n"])
-    def test_waiter_listens_again_after_bytes_that_are_no_message(
-        self, proxy: CutProxy, said: bytes
-    ) -> None:
-        lease = taken("mine")
-        waiter = Meanwhile(lambda: locks.acquire("mine", ttl=LONG, wait=LONG))
-        until(lambda: waiting("mine") == 1)
-        until(lambda: len(ours()._idle) == len(ours()._made), "the answer to the waiter's question")
-        ours().close_idle()
-        proxy.say(said)
-        until(lambda: waiting("mine") == 1)
-        lease.release()
-        assert waiter.result() is not None
+    use_redis(cut_proxy.url)
+    others_hold()
+    assert_answers_are_their_own()  # The server has the scripts.
+    for last in (1, 2, 3):
+        cut_proxy.repeat_reply(b"record 1", last=last)
+        locks.get("video:1")
+        assert_answers_are_their_own()
 
 
 class TestBound:
@@ -230,10 +212,7 @@ class TestBound:
         assert len(admin.client_list()) <= 3 + 1
 
     def test_who_finds_them_all_in_use_waits_and_is_told_at_last(
-        self,
-        own_redis_server: RedisServer,
-        use_redis: UseRedis,
-        monkeypatch: pytest.MonkeyPatch,
+        self, own_redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = {"max_connections": 1}
         use_redis(own_redis_server.url, CONNECTION_POOL_KWARGS=one, SOCKET_TIMEOUT=PATIENCE)

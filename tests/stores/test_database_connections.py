@@ -209,11 +209,7 @@ def test_one_connection_serves_all_calls_unless_one_is_interrupted_or_it_was_idl
     idle.idle_since -= 61
     assert store.count() == 0
     assert idle._wrapper.connection is None
-
-
-def test_the_connections_of_a_burst_are_closed_once_they_were_idle_for_long(
-    store: DatabaseStore,
-) -> None:
+    # So it is with those of a burst.
     together = Barrier(5)
     burst = [Meanwhile(lambda: store._run(lambda _: together.wait(PATIENCE))) for _ in range(5)]
     for each in burst:
@@ -238,7 +234,7 @@ def test_a_child_has_connections_of_its_own(store: DatabaseStore, alias: str) ->
     assert lease.release()
 
 
-def test_no_connection_keeps_a_test_database_from_being_dropped(
+def test_a_test_database_can_be_dropped_and_one_of_another_name_is_used_at_once(
     store: DatabaseStore, alias: str
 ) -> None:
     """Django connects without a database to drop one."""
@@ -248,10 +244,7 @@ def test_no_connection_keeps_a_test_database_from_being_dropped(
         cursor.execute("SELECT 1")
     until(lambda: not sessions(alias))
     assert store.count() == 0
-
-
-def test_a_database_of_another_name_is_used_at_once(store: DatabaseStore) -> None:
-    """As when a test run begins: it changes NAME in the settings that there are."""
+    # As when a test run begins: it changes NAME in the settings that there are.
     settings = connections.settings["proxied"]
     taken("video:1").release()
     settings["NAME"] += "_other"

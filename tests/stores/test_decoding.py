@@ -286,19 +286,13 @@ def test_names_are_found_in_the_index_and_nothing_else_is() -> None:
             assert made.name_of(member) is None
 
 
-def test_keys_are_made_once() -> None:
+def test_keys_are_made_once_and_only_those_that_depend_on_the_thread_leave_the_process() -> None:
     for made in (keys(), keys_of_tenants()):
         lock = made.of("report#1")
         assert made.of(lock) is lock
-
-
-def test_a_handle_names_no_key_where_all_threads_have_the_same() -> None:
     said = LockKeys("video:1", "default", b"somebody's", of_all=False)
     assert keys().of(said).key == keys().of("video:1").key
     assert keys_of_tenants().of(said).key == b"somebody's"
-
-
-def test_only_keys_that_depend_on_the_thread_leave_the_process() -> None:
     plain, of_tenant = keys().of("report#1"), keys_of_tenants().of("report#1")
     assert type(pickle.loads(pickle.dumps(plain))) is str
     there = pickle.loads(pickle.dumps(of_tenant))
@@ -311,15 +305,13 @@ def test_permits_have_one_queue_whatever_the_function_for_keys_makes() -> None:
     first, second = made.of("report#1"), made.of("report#2")
     of_a_handle = made.of(LockKeys("report#1", "default", first.key, of_all=False))
     assert first.permits == second.permits == of_a_handle.permits == made.of("report").queue
-
-
-def test_a_permit_keeps_the_queue_of_its_tenant_wherever_that_is_in_the_key() -> None:
+    # That of its tenant, wherever the tenant is in the key.
     for key_of in ("{tenant}:{key}", "{key}:{tenant}"):
 
-        def make(key: str, key_of: str = key_of) -> str:
+        def key_of_tenant(key: str, key_of: str = key_of) -> str:
             return key_of.format(tenant=current(), key=key)
 
-        made = Keys(make, "lock", "default", prepends=False)
+        made = Keys(key_of_tenant, "lock", "default", prepends=False)
         with tenant("blue"):
             permit, queue = made.of("report#1"), made.of("report").queue
         for name in (permit, LockKeys("report#1", "default", permit.key, of_all=False)):

@@ -13,7 +13,7 @@ from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseRedis
 from tests.inside import interrupt_ends_of_subscriptions, listen_for, silence_seconds
-from tests.interruptions import Interrupt, signalled
+from tests.interruptions import Interrupt
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, fork, holder, in_child, taken, waiter, waiting
 from tests.waiting import until
@@ -60,7 +60,7 @@ def test_there_are_listeners_only_where_somebody_waits() -> None:
     assert store._listeners.look() is store.listeners
 
 
-def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
+def test_a_connection_that_nobody_has_read_for_a_while_is_not_used_and_the_thread_ends(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken("video:1")
@@ -72,13 +72,7 @@ def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
     listener()._held[""].heard -= silence_seconds()
     assert connection() is not before
     assert channels(own_server) == 1
-
-
-def test_the_thread_ends_when_nobody_has_waited_for_a_while(
-    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
     listen_for(monkeypatch, 0.1)
-    taken("video:1")
     connection()
     listener().read_by_thread()
     until(lambda: not channels(own_server), "the end of the subscription")
@@ -163,63 +157,35 @@ def test_a_waiter_whose_server_says_nothing_asks_once_at_its_end(
     until(lambda: not locks.is_locked("video:1"), "the lock that was handed to nobody")
 
 
-def test_an_interrupted_subscription_leaves_nobody_who_waits(
-    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subscribe = listener().subscribe
+@pytest.mark.usefixtures("each_fork")
+def test_a_child_listens_on_a_connection_of_its_own(own_server: RedisServer) -> None:
+    lease = taken("video:1")
+    connection()
+    mine = listener().id
 
-    def interrupted(*args: Any) -> Any:
-        own_server.pause()
-        try:
-            with signalled(Interrupt(), 0.3):
-                return subscribe(*args)
-        finally:
-            own_server.resume()
+    def child() -> Any:
+        subscribed = listener().subscribed
+        assert locks.acquire("video:1", wait=0.2) is None
+        return [subscribed, listener().id != mine, channels(own_server)]
 
-    taken("video:1")
-    with monkeypatch.context() as alarm:
-        alarm.setattr(listener(), "subscribe", interrupted)
-        for _ in range(3):
-            with pytest.raises(Interrupt):
-                locks.acquire("video:1", wait=20)
-            assert not listener()._hearings
-    thread = waiter("video:1", 1)
+    assert in_child(child) == [False, True, 2]
     assert channels(own_server) == 1
-    locks.clear("video:1")
-    thread.result()
+    assert lease.release()
 
 
-class TestFork:
-    @pytest.mark.usefixtures("each_fork")
-    def test_a_child_listens_on_a_connection_of_its_own(self, own_server: RedisServer) -> None:
-        lease = taken("video:1")
-        connection()
-        mine = listener().id
-
-        def child() -> Any:
-            subscribed = listener().subscribed
-            assert locks.acquire("video:1", wait=0.2) is None
-            return [subscribed, listener().id != mine, channels(own_server)]
-
-        assert in_child(child) == [False, True, 2]
-        assert channels(own_server) == 1
-        assert lease.release()
-
-    def test_a_child_keeps_no_dead_waiter_of_its_parent_alive(
-        self, own_server: RedisServer
-    ) -> None:
-        taken("video:1")
-        reading, writing = os.pipe()
-        parent = fork()
-        if parent == 0:
-            try:
-                connection()
-                if not fork():
-                    os.close(writing)
-                    os.read(reading, 1)  # It lives until the end of the test.
-            finally:
-                os._exit(0)
-        os.waitpid(parent, 0)
-        until(lambda: not channels(own_server), "the end of the parent's subscription", within=5)
-        os.close(writing)
-        os.close(reading)
+def test_a_child_keeps_no_dead_waiter_of_its_parent_alive(own_server: RedisServer) -> None:
+    taken("video:1")
+    reading, writing = os.pipe()
+    parent = fork()
+    if parent == 0:
+        try:
+            connection()
+            if not fork():
+                os.close(writing)
+                os.read(reading, 1)  # It lives until the end of the test.
+        finally:
+            os._exit(0)
+    os.waitpid(parent, 0)
+    until(lambda: not channels(own_server), "the end of the parent's subscription", within=5)
+    os.close(writing)
+    os.close(reading)

@@ -154,12 +154,14 @@ def test_a_key_that_somebody_else_set_is_a_lock_too(
 SETTINGS = StoreSettings(alias="default")
 
 
-def test_the_docs_show_this_store() -> None:
+def test_the_docs_show_a_store_of_three_methods_and_a_missing_one_is_named() -> None:
     # Given the page for authors of stores, I expect its code to be this store
     shown = blocks(DOCS / "howto/store-of-your-own.md", "python")[0].text
     text = Path(inspect.getfile(DictStore)).read_text()
     code = text.partition("import threading")[2].strip()
     assert shown.partition("import threading")[2].strip() == code
+    with pytest.raises(TypeError, match=r"get.*put"):
+        BaseStore(SETTINGS)  # type: ignore[abstract]
 
 
 class TestDictStore(WholeContract):
@@ -178,11 +180,6 @@ class InSteps(DictStore):
 class TestInSteps(WholeContract):
     def make_store(self) -> BaseStore:
         return InSteps(SETTINGS)
-
-
-def test_a_missing_method_is_named() -> None:
-    with pytest.raises(TypeError, match=r"get.*put"):
-        BaseStore(SETTINGS)  # type: ignore[abstract]
 
 
 def test_a_note_is_written_before_the_release_which_may_let_a_redelivery_in() -> None:

@@ -112,37 +112,6 @@ def test_a_client_that_has_ended_is_replaced(use_zookeeper: Callable[..., Any]) 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_locks_are_exclusive_while_the_leader_is_killed(use_caches: UseCaches) -> None:
-    with ensemble() as servers:
-        hosts = ",".join(server.hosts for server in servers)
-        use_caches({}, {"default": zookeeper_store(hosts, TIMEOUT=PATIENCE)})
-        kept = taken("kept", ttl=10 * LONG)
-        inside, most, fences = list[int](), list[int](), list[int]()
-
-        def work() -> None:
-            for _ in range(40):
-                lease = taken("video:1", wait=None)
-                inside.append(1)
-                most.append(len(inside))
-                fences.append(lease.fence or 0)
-                inside.pop()
-                assert lease.release()
-
-        threads = [Meanwhile(work) for _ in range(5)]
-        until(lambda: len(fences) >= 60)
-        (leader,) = [server for server in servers if server.leads]
-        leader.kill()
-        for thread in threads:
-            thread.result(3 * PATIENCE)
-        assert max(most) == 1
-        assert fences == sorted(set(fences))
-        assert len(fences) == 200
-        assert kept.extend(LONG)
-        assert kept.release()
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_a_follower_that_is_behind_says_nothing_that_is_over(
     use_zookeeper: Callable[..., Any],
 ) -> None:
