@@ -30,7 +30,6 @@ from tests.interruptions import at_every_instruction
 from tests.steps import (
     LONG,
     RENEWED,
-    Meanwhile,
     holder,
     in_child,
     orphan,
@@ -38,7 +37,7 @@ from tests.steps import (
     sent,
     silent,
     taken,
-    waiting,
+    waiter,
 )
 from tests.waiting import until
 
@@ -207,8 +206,7 @@ class TestHold:
         assert in_child(lambda: locks.hold("video:1", LONG, by="alice") is not None)
         assert holder("video:1").held_by == "alice"
         assert (holder("video:1").fence or 0) > before
-        waits = Meanwhile(lambda: taken("video:1", wait=LONG))
-        until(lambda: waiting("video:1") == 1)
+        waits = waiter("video:1", 1)
         assert locks.clear("video:1")
         assert waits.result().held
 

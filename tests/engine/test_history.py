@@ -18,15 +18,7 @@ from django_tasklock import Event, ListingNotSupported, locks
 from django_tasklock.stores import stores
 from tests import inside
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import (
-    Owner,
-    asked,
-    clock,
-    keep_events_for,
-    note,
-    owner_record,
-    write_events,
-)
+from tests.inside import Owner, asked, clock, keep_events_for, note, owner_record, write_events
 from tests.servers import RedisServer
 from tests.steps import LONG, Traffic, held_by, in_child, taken, waiter
 from tests.waiting import PATIENCE, until

@@ -246,9 +246,7 @@ class TestOtherLocks:
         with lock("json:{}"):
             assert locks.is_locked("json:{}")
 
-    def test_a_lock_is_no_condition_and_has_no_verbs_and_a_wrong_option_names_the_one_that_is_meant(
-        self,
-    ) -> None:
+    def test_what_a_lock_does_not_have_is_an_error_that_says_what_is_meant(self) -> None:
         with pytest.raises(TypeError, match=r"locks\.acquire"):
             assert lock("a")
         for name in ("acquire", "release", "locked", "extend"):

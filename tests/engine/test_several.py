@@ -236,7 +236,7 @@ def test_reentrant_on_every_store(each_store: BaseStore) -> None:
 
 @pytest.mark.usefixtures("on_redis")
 class TestReentrant:
-    def test_inner_block_asks_the_store_nothing_and_both_sides_have_to_say_it(
+    def test_inner_block_asks_the_store_nothing_if_both_sides_say_it(
         self, redis_server: RedisServer
     ) -> None:
         with again(renew=False) as outer:

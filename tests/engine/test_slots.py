@@ -13,17 +13,7 @@ from django_tasklock.stores.base import BaseStore, Note
 from tests.conftest import UseRedis
 from tests.inside import asked, owner_record
 from tests.servers import RedisServer
-from tests.steps import (
-    LONG,
-    Meanwhile,
-    Traffic,
-    held_by,
-    holder,
-    members,
-    sent,
-    taken,
-    waiting,
-)
+from tests.steps import LONG, Meanwhile, Traffic, held_by, holder, members, sent, taken, waiting
 from tests.waiting import PATIENCE, until
 
 
@@ -42,11 +32,6 @@ def waiter(position: int, slots: int = 2, **options: Any) -> Meanwhile[Lease]:
 def nothing_is_left(*numbers: int) -> None:
     names = [f"pool#{number}" for number in numbers or (1, 2)]
     until(lambda: not any(map(locks.is_locked, names)), f"the end of {names}")
-
-
-def held_elsewhere(name: str, **fields: Any) -> str:
-    """A lease of a process on another machine, which never releases it."""
-    return held_by({**owner_record(), "slots": 2, "boot": "elsewhere", **fields}, name)
 
 
 class TestOnEveryStore:
@@ -162,7 +147,8 @@ class TestTrouble:
         assert waits.took < 2 + 20 * 0.5 / 2
 
     def test_the_run_of_a_message_gets_no_second_permit(self) -> None:
-        held_elsewhere("pool#1", task="videos.process", task_id="id-1")
+        elsewhere = {**owner_record("videos.process", "id-1"), "slots": 2, "boot": "elsewhere"}
+        held_by(elsewhere, "pool#1")
         kind: dict[str, Any] = {"slots": 2, "task": "videos.process"}
         for options in ({"note": Note("n", "text", LONG)}, {"wait": PATIENCE}):
             refused = asked("pool", task_id="id-1", **kind, **options)

@@ -6,17 +6,14 @@ at them and clear them (`tests.stores.history_player`), while processes are stop
 Each writes down when it held what, by one clock. `findings` are the sentences that the history
 breaks.
 
-``python -m tests.stores.histories --seconds 60 --store zookeeper`` does so for one store; without
-``--store`` for each, one after the other.
+``HISTORY_SECONDS=60 make nightly-tests ARGS="tests/stores/test_histories.py -k zookeeper"`` does so
+for one store.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,7 +25,7 @@ from random import Random
 from django_tasklock.stores.base import BaseStore
 from tests.agent import environment
 from tests.nightly.chaos.history import Event, History, now, read
-from tests.nightly.chaos.player import ROOT, Player
+from tests.nightly.chaos.player import Player
 from tests.nightly.chaos.rules import Violation, fences, said, two_holders
 from tests.nightly.chaos.story import Story
 from tests.stores import history_player
@@ -158,20 +155,3 @@ def late_changes(story: Story) -> Iterator[tuple[str, float, float]]:
         since, over = event.says.get("since", 0.0), event.says.get("until", 0.0)
         if over - since > MARGIN_SECONDS:
             yield event.name, since, over
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.stores.histories", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--store", default="", help="a part of its name in tests/store_cases.py")
-    options = parser.parse_args()
-    chosen = " and ".join(filter(None, ["at_night", options.store]))
-    tests = ["tests/stores/test_histories.py", "--nightly", "-rP", "-k", chosen]
-    return subprocess.call(
-        [sys.executable, "-m", "pytest", *tests], cwd=ROOT,
-        env=os.environ | {"HISTORY_SECONDS": str(options.seconds)},
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,4 @@
-"""The connections of `DatabaseStore`: cut, silent, forked, interrupted, in the way, behind a
-PgBouncer; and the caller's own, whose transaction neither hides a lease nor takes it back."""
+"""The connections of `DatabaseStore`: cut, silent, interrupted, in the way, behind a PgBouncer."""
 
 from __future__ import annotations
 
@@ -10,17 +9,15 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
-from django.db import DatabaseError, connections, transaction
+from django.db import connections, transaction
 from psycopg.conninfo import make_conninfo
 
-from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock import StoreUnavailable, locks
 from django_tasklock.models import LeaseRow
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.testing.steps import granted
-from tests.agent import Agent
 from tests.conftest import ProxyTo, UseCaches, database_alias
 from tests.inside import new_token, owner_record, rows_of
 from tests.interruptions import Exit, Interrupt, signalled
@@ -29,7 +26,6 @@ from tests.proxy import CutProxy
 from tests.steps import LONG, Meanwhile, answered, in_child, taken, unavailable
 from tests.store_cases import database_store
 from tests.store_cases import database_store as settings_of_store
-from tests.stores.conftest import ON_DATABASES
 from tests.waiting import PATIENCE, until
 
 TABLE = LeaseRow._meta.db_table
@@ -283,105 +279,6 @@ def test_options_of_the_applications_connections(
         assert all(each.release() for each in several)
         assert all(worker.result(PATIENCE) for worker in [Meanwhile(compete) for _ in range(5)])
         stores.forget()
-
-
-@pytest.fixture
-def written(alias: str) -> Iterator[str]:
-    """The alias of a database with a table of the application, beside the locks.
-
-    SQLite has one writer to a file: there the application has another one."""
-    written = "default" if alias == "sqlite" else alias
-    with connections[written].cursor() as cursor:
-        cursor.execute("CREATE TABLE work (done integer)")
-    yield written
-    with connections[written].cursor() as cursor:
-        cursor.execute("DROP TABLE work")
-
-
-on_each = pytest.mark.parametrize("alias", ON_DATABASES, indirect=True)
-
-
-def write(alias: str) -> None:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("INSERT INTO work VALUES (1)")
-
-
-@on_each
-def test_what_was_taken_and_released_stays_so_when_the_transaction_is_rolled_back(
-    written: str,
-) -> None:
-    released = taken("video:2")
-    with transaction.atomic(using=written):
-        write(written)
-        lease = taken("video:1")
-        assert released.release()
-        transaction.set_rollback(True, using=written)
-    assert [info.name for info in locks.list()] == ["video:1"]
-    assert lease.extend()
-    assert lease.release()
-    # Nor does a failed one take a lock with it. PostgreSQL refuses every statement of such a one.
-    with (
-        pytest.raises(DatabaseError, match="no_such_table"),
-        transaction.atomic(using=written),
-        lock("video:1") as held,
-    ):
-        connections[written].cursor().execute("SELECT * FROM no_such_table")
-    assert not held.held
-    assert not locks.is_locked("video:1")
-
-
-@on_each
-def test_another_process_sees_a_lease_while_the_transaction_is_open(written: str) -> None:
-    with Agent() as other, transaction.atomic(using=written):
-        write(written)
-        lease = taken("video:1")
-        assert other.ask("acquire", name="video:1") is None
-        assert lease.release()
-        answer = other.ask("acquire", name="video:1")
-        assert answer["fence"] > (lease.fence or 0)
-        assert not locks.acquire("video:1"), "nor is what others do hidden from the caller"
-        assert other.ask("release") is True
-        assert taken("video:1").release()
-
-
-def test_a_caller_that_has_written_to_sqlite_is_told_that_it_waits_for_itself(
-    transactional_db: None, use_caches: UseCaches
-) -> None:
-    """The locks are in the very file that the application writes to."""
-    use_caches({}, {"default": settings_of_store("default", TIMEOUT=1.0)})
-    lease = taken("video:1")
-    for verb in (
-        lambda: locks.acquire("video:2"),
-        lambda: locks.acquire("video:2", wait=LONG),
-        lease.extend,
-        lambda: locks.clear("video:1"),
-    ):
-        with transaction.atomic():
-            Group.objects.create(name="writers")
-            began = time.monotonic()
-            with pytest.raises(StoreUnavailable, match="caller's own transaction") as caught:
-                verb()
-            assert time.monotonic() - began < LONG
-            assert 'OPTIONS["DATABASE"]' in str(caught.value)
-            assert locks.count() == 1, "what reads works meanwhile"
-            transaction.set_rollback(True)
-    assert lease.release()
-
-
-def test_another_writer_to_sqlite_is_waited_for(
-    transactional_db: None, use_caches: UseCaches
-) -> None:
-    """Others' transactions end without the caller."""
-    use_caches({}, {"default": settings_of_store("default")})
-    writer = connections.create_connection("default")
-    writer.inc_thread_sharing()
-    writer.cursor().execute("BEGIN IMMEDIATE")
-    waiter = Meanwhile(lambda: taken("video:1"))
-    time.sleep(0.3)
-    assert waiter.is_alive()
-    writer.cursor().execute("COMMIT")
-    writer.close()
-    assert waiter.result().release()
 
 
 @contextmanager

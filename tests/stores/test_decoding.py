@@ -286,7 +286,7 @@ def test_names_are_found_in_the_index_and_nothing_else_is() -> None:
             assert made.name_of(member) is None
 
 
-def test_keys_are_made_once_and_only_those_that_depend_on_the_thread_leave_the_process() -> None:
+def test_keys_are_made_once_and_leave_the_process_if_they_depend_on_the_thread() -> None:
     for made in (keys(), keys_of_tenants()):
         lock = made.of("report#1")
         assert made.of(lock) is lock

@@ -13,7 +13,7 @@ from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseRedis
 from tests.inside import interrupt_ends_of_subscriptions, listen_for, silence_seconds
-from tests.interruptions import Interrupt
+from tests.interruptions import Interrupt, signalled
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, fork, holder, in_child, taken, waiter, waiting
 from tests.waiting import until
@@ -60,7 +60,7 @@ def test_there_are_listeners_only_where_somebody_waits() -> None:
     assert store._listeners.look() is store.listeners
 
 
-def test_a_connection_that_nobody_has_read_for_a_while_is_not_used_and_the_thread_ends(
+def test_a_connection_that_nobody_reads_is_not_used_and_its_thread_ends(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken("video:1")
@@ -155,6 +155,32 @@ def test_a_waiter_whose_server_says_nothing_asks_once_at_its_end(
     assert waiting("video:1") == 1
     assert lease.release()
     until(lambda: not locks.is_locked("video:1"), "the lock that was handed to nobody")
+
+
+def test_an_interrupted_subscription_leaves_nobody_who_waits(
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe = listener().subscribe
+
+    def interrupted(*args: Any) -> Any:
+        own_server.pause()
+        try:
+            with signalled(Interrupt(), 0.3):
+                return subscribe(*args)
+        finally:
+            own_server.resume()
+
+    taken("video:1")
+    with monkeypatch.context() as alarm:
+        alarm.setattr(listener(), "subscribe", interrupted)
+        for _ in range(3):
+            with pytest.raises(Interrupt):
+                locks.acquire("video:1", wait=20)
+            assert not listener()._hearings
+    thread = waiter("video:1", 1)
+    assert channels(own_server) == 1
+    locks.clear("video:1")
+    thread.result()
 
 
 @pytest.mark.usefixtures("each_fork")

@@ -15,18 +15,7 @@ from tests.conftest import UseCaches, UseRedis
 from tests.inside import distrust_connections, sha_of_script
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import (
-    LONG,
-    RENEWED,
-    Meanwhile,
-    all_of,
-    answered,
-    holder,
-    sent,
-    taken,
-    waiter,
-    waiting,
-)
+from tests.steps import LONG, RENEWED, Meanwhile, all_of, answered, holder, sent, taken, waiter
 from tests.store_cases import own_prefix, redis_cache
 from tests.waiting import until
 
@@ -151,22 +140,6 @@ class TestRestartedEmpty:
         first.release()
         fences = [first.fence, thread.result().fence, taken("video:2").fence]
         assert fences == [ahead + 1, ahead + 2, ahead + 3]
-
-    def test_waiters_ask_again(self, server: RedisServer) -> None:
-        taken("video:1")
-
-        def patient() -> Lease:
-            """Somebody who asks again after an outage."""
-            while True:
-                try:
-                    return taken("video:1", wait=None)
-                except StoreUnavailable:
-                    time.sleep(0.02)
-
-        thread = Meanwhile(patient)
-        until(lambda: waiting("video:1") == 1)
-        server.restart()
-        assert thread.result().held
 
 
 class TestLostReply:

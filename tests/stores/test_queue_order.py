@@ -86,9 +86,7 @@ def cut(server: Any) -> None:
     until(lambda: not server.pubsub_channels(), "the end of the subscription")
 
 
-def test_what_others_put_into_the_queue_is_no_waiter_nor_is_who_listens_to_all_channels(
-    server: Any,
-) -> None:
+def test_neither_rubbish_in_the_queue_nor_a_monitor_is_a_waiter(server: Any) -> None:
     lease = taken("video:1")
     first = in_queue("first")
     for rubbish in (b"", b"x" * 50, b"x" * 44 + b"0:60000:"):

@@ -17,16 +17,7 @@ from hypothesis import strategies as st
 from django_tasklock import ListingNotSupported, LockNotAcquired, lock, locks
 from django_tasklock.conf import StoreSettings
 from django_tasklock.stores.base import BaseStore, Grant, Note
-from django_tasklock.stores.records import (
-    ANY,
-    FREE,
-    KEEP,
-    Change,
-    Done,
-    Entry,
-    Held,
-    Record,
-)
+from django_tasklock.stores.records import ANY, FREE, KEEP, Change, Done, Entry, Held, Record, after
 from django_tasklock.testing.steps import LONG_SECONDS, granted, new_name, refused
 from tests.dict_store import DictStore
 from tests.inside import new_token
@@ -293,3 +284,10 @@ def test_any_changes(atomic_store: BaseStore, puts: list[list[Step]]) -> None:
 def lease_in(entries: Sequence[Entry | None]) -> list[Lease | None]:
     records = [None if entry is None else entry.record for entry in entries]
     return [each and Lease(each["token"], each.get("version")) for each in records]  # type: ignore[misc]
+
+
+def test_a_ttl_is_given_to_leases_alone() -> None:
+    foreign = Entry("name", None, 20.0, digest="d")
+    kept = Change("name", ANY, KEEP, LONG_SECONDS)
+    assert after(kept, foreign, None) is foreign
+    assert after(kept, None, None) is None

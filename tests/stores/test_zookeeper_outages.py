@@ -17,10 +17,10 @@ from django_tasklock.stores.zookeeper import ZooKeeperStore
 from tests.conftest import ProxyTo, UseCaches
 from tests.inside import new_token, owner_record
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, answered, holder, taken
+from tests.steps import LONG, Meanwhile, answered, holder, taken, unavailable
 from tests.store_cases import zookeeper_store
 from tests.waiting import PATIENCE, until
-from tests.zookeepers import ZooKeeper, client_of, ensemble
+from tests.zookeepers import ZooKeeper, client_of, ensemble, own_zookeeper
 
 
 @pytest.fixture
@@ -77,25 +77,22 @@ def test_a_lease_outlives_the_session_that_took_it(
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["pause", "kill"])
 def test_a_silent_server_is_an_outage_within_the_timeout(
-    own_zookeeper_server: ZooKeeper, use_zookeeper: Callable[..., Any], way: str
+    use_zookeeper: Callable[..., Any], way: str
 ) -> None:
-    store = use_zookeeper(own_zookeeper_server.hosts, TIMEOUT=2.0)
-    lease = taken("video:1")
-    getattr(own_zookeeper_server, way)()
-    calls: list[Callable[[], Any]] = [
-        partial(store.get_note, "note"), locks.list, partial(lease.extend, LONG),
-    ]  # fmt: skip
-    for call in calls:
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable):
-            call()
-        assert time.monotonic() - began < 2.0 + PATIENCE / 4
-    if way == "pause":
-        own_zookeeper_server.resume()
-    else:
-        own_zookeeper_server.restart()
-    until(lambda: answered(lambda: lease.extend(LONG)))
-    assert lease.release()
+    with own_zookeeper() as server:
+        store = use_zookeeper(server.hosts, TIMEOUT=2.0)
+        lease = taken("video:1")
+        begin, end = {
+            "pause": (server.pause, server.resume), "kill": (server.kill, server.restart),
+        }[way]  # fmt: skip
+        begin()
+        for call in (partial(store.get_note, "note"), locks.list, partial(lease.extend, LONG)):
+            began = time.monotonic()
+            unavailable(call)
+            assert time.monotonic() - began < 2.0 + PATIENCE / 4
+        end()
+        until(lambda: answered(lambda: lease.extend(LONG)))
+        assert lease.release()
 
 
 @pytest.mark.nightly
