@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -238,24 +237,35 @@ def test_a_cluster_under_the_plain_store_is_named(use_caches: UseCaches) -> None
     assert "RedisClusterStore" in finding.message
 
 
-@pytest.mark.nightly
-def test_with_tls_and_a_password_locks_are_taken_and_listed_and_without_it_is_an_outage(
-    use_caches: UseCaches, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """With TLS, and a password."""
     with (
-        Tls.needed(tmp_path) as tls,
-        Cluster.own(2, 0, tls=tls, password=PASSWORD, timeout_ms=PATIENT_MS) as closed,
+        Tls.needed(tmp_path_factory.mktemp("tls")) as tls,
+        Cluster.own(2, 0, tls=tls, password=PASSWORD, timeout_ms=PATIENT_MS) as cluster,
     ):
-        settings = closed.settings()
-        use_caches({}, {"default": settings | {"KEY_PREFIX": own_prefix()}})
-        for number in range(6):
-            assert taken(f"video:{number}").extend(ttl=LONG)
-        assert locks.count() == len(locks.list()) == 6
-        options = settings["OPTIONS"]
-        wrong = [each.replace(quote(PASSWORD, safe=""), "wrong") for each in options["LOCATION"]]
-        use_caches({}, {"default": settings | {"OPTIONS": options | {"LOCATION": wrong}}})
-        began = time.monotonic()
-        unavailable(lambda: locks.acquire("video:1"), says=r"(?i)password|auth")
+        yield cluster
+
+
+@pytest.mark.nightly
+def test_with_tls_and_a_password_locks_are_taken_and_listed(
+    closed: Cluster, use_caches: UseCaches
+) -> None:
+    use_caches({}, {"default": closed.settings() | {"KEY_PREFIX": own_prefix()}})
+    for number in range(6):
+        assert taken(f"video:{number}").extend(ttl=LONG)
+    assert locks.count() == len(locks.list()) == 6
+
+
+@pytest.mark.nightly
+def test_without_the_password_it_is_an_outage(closed: Cluster, use_caches: UseCaches) -> None:
+    settings = closed.settings()
+    locations = settings["OPTIONS"]["LOCATION"]
+    wrong = [each.replace(quote(PASSWORD, safe=""), "wrong") for each in locations]
+    settings["OPTIONS"]["LOCATION"] = wrong
+    use_caches({}, {"default": settings})
+    began = time.monotonic()
+    unavailable(lambda: locks.acquire("video:1"), says=r"(?i)password|auth")
     assert time.monotonic() < began + 4, "it asked again, as where the cluster changes"
 
 
