@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import pkgutil
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -137,11 +136,6 @@ def give_up(lease: Lease, note: Note | None = None) -> None:
     lease.give_up()
 
 
-def unreserve_later(key: str, text: str) -> None:
-    """Leave a note to that thread, as a call does that got no answer."""
-    keeper_of(stores["default"]).unreserve_later(key, text, 600.0)
-
-
 def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Have waiters ask again so long after their question."""
     monkeypatch.setattr(waiting, "LONGEST_SILENCE_SECONDS", seconds)
@@ -226,11 +220,6 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(keeper_module.Keeper, "give_up", noted)
     return tokens
-
-
-def queue_events_in(queue: deque[Any]) -> None:
-    """Have the events wait there until they are written."""
-    jobs.jobs_of(stores["default"]).events = queue
 
 
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:
@@ -514,20 +503,6 @@ def longest_silence() -> float:
     return waiting.LONGEST_SILENCE_SECONDS
 
 
-def key_of_reservation(task: str, name: str) -> str:
-    """Under which a store keeps the reservation of a job in the queue."""
-    from django_tasklock.operators.reservations import key_of
-
-    return key_of(task, name)
-
-
-def diagnosed() -> list[Any]:
-    """What the doctor finds."""
-    from django_tasklock.operators.doctor import diagnose
-
-    return list(diagnose())
-
-
 def show_everywhere(info: LockInfo) -> None:
     """In each way in which the package shows a lock; none may fail, whatever was read."""
     from django_tasklock.cli.tables import json_row, lock_cells
@@ -678,11 +653,6 @@ def before_zookeeper_is_asked(
         return real(call, requests)
 
     monkeypatch.setattr(call, step, worked)
-
-
-def no_thread_for_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system starts none for a `ZooKeeperStore`."""
-    monkeypatch.setattr(f"{STORES}.zookeeper.store._start", lambda work: False)
 
 
 def zookeeper_links() -> list[Any]:

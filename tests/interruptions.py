@@ -6,11 +6,14 @@ import ctypes
 import dis
 import gc
 import os
+import random
 import secrets
 import signal
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -74,16 +77,37 @@ def signalled(error: BaseException, seconds: float = 0.2) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def interrupted_at_random(
+    call: Callable[[int], Any], *, times: int, within: float, after: Callable[[], Any] = tuple
+) -> int:
+    """Call it so often, with its number, and have the handler of a signal raise in it somewhere in
+    the first ``within`` seconds. Returns how often it came so far."""
+    cut = 0
+    for number in range(times):
+        try:
+            with signalled(Interrupt(), random.uniform(0.00001, within)):
+                call(number)
+        except Interrupt:
+            cut += 1
+        after()
+    return cut
+
+
 class interrupted:
     """Raise ``error`` before the instruction of that number in our own code, or in the function
     named ``also``; the place where is what it is entered as, an empty list if it never came so far.
+    ``lines_of``: before that line of the code in files whose paths begin so, instead.
 
     No generator: on Python 3.13 its frame and the exception would refer to each other, and keep
     until the next garbage collection what the interrupted call has left.
     """
 
-    def __init__(self, number: int, also: str = "", error: type[BaseException] = Interrupt) -> None:
+    def __init__(
+        self, number: int, also: str = "", error: type[BaseException] = Interrupt, *,
+        lines_of: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.error = error
+        self.lines_of = lines_of
         self.left = number
         self.also = also
         self.where: list[str] = []
@@ -91,12 +115,15 @@ class interrupted:
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
         ours = code.co_filename.endswith(ENGINE) and code.co_name not in UNHEARD
+        if self.lines_of:
+            ours = code.co_filename.startswith(self.lines_of)
         if not ours and code.co_name != self.also:
             return None
         if event == "call" and in_finalizer(frame):
             return None  # Python tells nobody of an exception there, nor in what gc calls.
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode" and code.co_code[frame.f_lasti] not in SILENT:
+        kind = "line" if self.lines_of else "opcode"
+        frame.f_trace_opcodes, frame.f_trace_lines = kind == "opcode", kind == "line"
+        if event == kind and (kind == "line" or code.co_code[frame.f_lasti] not in SILENT):
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
@@ -143,6 +170,21 @@ def assert_over(name: str, where: list[str], *others: str) -> None:
     free = lambda: not any(map(locks.is_locked, names))  # noqa: E731
     until(free, f"the end of {names} after {where}", SOON_SECONDS, every=0.002)
     until(lambda: not is_renewed(*names), f"the end of the renewal after {where}", SOON_SECONDS)
+
+
+def assert_nothing_is_kept(block: Callable[[object], object], error: type[BaseException]) -> None:
+    """What the block refers to ends when it is interrupted, without the garbage collector."""
+    gc.disable()
+    try:
+        local = threading.Event()
+        of_the_block = weakref.ref(local)
+        with suppress(error):
+            block(local)
+            raise AssertionError("nothing was raised")
+        del local
+        assert of_the_block() is None
+    finally:
+        gc.enable()
 
 
 def before_first() -> int:

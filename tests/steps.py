@@ -256,6 +256,24 @@ def killed_in_child(work: Callable[[], Any]) -> None:
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status  # noqa: PT018
 
 
+def answered(call: Callable[[], T]) -> T:
+    """What it returns, once the store answers: an outage may last for more than one call."""
+
+    def ask() -> list[T]:
+        with contextlib.suppress(StoreUnavailable):
+            return [call()]
+        return []
+
+    return until(ask, "an answer")[0]
+
+
+def unavailable(*calls: Callable[[], object], says: str | None = None) -> None:
+    """Each of these calls is told that the store does not answer."""
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match=says):
+            call()
+
+
 def silent(monkeypatch: pytest.MonkeyPatch, *verbs: str) -> list[str]:
     """Have these verbs of the store "default" get no answer. They are in the list when called."""
     asked: list[str] = []

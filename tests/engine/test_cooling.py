@@ -12,7 +12,6 @@ from django_tasklock.exceptions import StoreUnavailable
 from django_tasklock.signals import lock_acquired
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
-from tests.agent import Agent
 from tests.conftest import UseRedis
 from tests.inside import clock
 from tests.interruptions import Exit
@@ -60,17 +59,6 @@ def test_with_slots_it_is_a_limit_of_so_many_per_time(store: BaseStore) -> None:
     assert locks.clear("api#2")
     with lock("api", slots=3) as lease:
         assert lease.slot == 2
-
-
-def test_nobody_takes_over_from_a_process_that_has_released_and_ended(on_redis: None) -> None:
-    with Agent() as agent:
-        agent.ask("acquire", name=NAME, ttl=LONG, hold_at_least=LATER)
-        waiter = Meanwhile(lambda: locks.acquire(NAME, wait=1.5))
-        until(lambda: locks.waiters(NAME), "the waiter")
-        assert agent.ask("release")
-    assert waiter.result() is None
-    assert locks.acquire(NAME) is None
-    assert left() > LONG
 
 
 def test_whoever_waits_gets_the_lock_when_it_is_cool_or_hears_why_not(store: BaseStore) -> None:

@@ -7,8 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -20,18 +18,9 @@ from django_tasklock import Event, ListingNotSupported, locks
 from django_tasklock.stores import stores
 from tests import inside
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import (
-    Owner,
-    asked,
-    clock,
-    keep_events_for,
-    note,
-    owner_record,
-    queue_events_in,
-    write_events,
-)
+from tests.inside import Owner, asked, clock, keep_events_for, note, owner_record, write_events
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, Traffic, held_by, in_child, taken, waiter
+from tests.steps import LONG, Traffic, held_by, in_child, taken, waiter
 from tests.waiting import PATIENCE, until
 
 Caplog = pytest.LogCaptureFixture
@@ -66,7 +55,7 @@ class TestWhatIsWritten:
         else:
             use_caches({}, {"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}})
 
-    def test_a_refusal_says_who_asked_and_who_held_it(self) -> None:
+    def test_a_refusal_and_a_wait_of_more_than_a_second_say_who_asked_and_who_held_it(self) -> None:
         # Given a lock that is held, and a caller who waits for it in vain
         before, lease = datetime.now(timezone.utc), taken("video:1")
         assert locks.acquire("video:1", wait=0.05) is None
@@ -78,14 +67,12 @@ class TestWhatIsWritten:
             assert (owner.host, owner.pid) == (lease.owner.host, os.getpid())
         assert (event.seconds or 0) >= 0.05
         assert abs((event.at - before).total_seconds()) < 30
-
-    def test_a_wait_of_more_than_a_second(self) -> None:
-        lease = taken("video:1")
-        thread, asked = waiter("video:1", 1), clock.now()
-        until(lambda: clock.now() > asked + 1)
-        lease.release()
+        slow = taken("video:2")
+        thread, asked_at = waiter("video:2", 1), clock.now()
+        until(lambda: clock.now() > asked_at + 1)
+        slow.release()
         thread.result()
-        event = only()
+        event = only("video:2")
         assert (event.kind, event.owner.pid) == ("waited", os.getpid())
         assert (event.seconds or 0) > 1
 
@@ -200,21 +187,6 @@ class TestWhatCanGoWrong:
         assert lease.extend()
         refused()
         until(lambda: "refused" in [event.kind for event in locks.history()])
-
-    def test_two_that_write_at_the_same_time_share_the_events(self, on_redis: None) -> None:
-        """The store's thread, and whoever asks for the history. Here the second one comes just
-        before the first one takes an event."""
-
-        class Shared(deque[Any]):
-            def popleft(self) -> Any:
-                if threading.current_thread() is first:
-                    found.append(Meanwhile(locks.history).result())
-                return super().popleft()
-
-        first, found = threading.current_thread(), list[list[Event]]()
-        queue_events_in(Shared())
-        note("waited", "video:1", owner_record())
-        assert [len(events) for events in (locks.history(), *found)] == [1, 1]
 
     @pytest.mark.usefixtures("each_fork")
     def test_a_fork_forgets_what_its_parent_has_queued(

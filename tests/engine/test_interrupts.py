@@ -3,13 +3,11 @@ lock behind."""
 
 from __future__ import annotations
 
-import gc
 import random
 import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
@@ -28,6 +26,7 @@ from tests.interruptions import (
     SOON_SECONDS,
     Exit,
     Interrupt,
+    assert_nothing_is_kept,
     at_every_instruction,
     before_first,
     in_finalizer,
@@ -242,22 +241,9 @@ def test_an_interrupted_subscription_keeps_nothing_of_its_block(
     def interrupt(connection: object) -> None:
         raise Interrupt
 
-    def wait_for_it(local: threading.Event) -> None:
-        with lock("a", wait=5):
-            pass
-
     held = taken("a")
     connect_by(monkeypatch, interrupt)
-    gc.disable()
-    try:
-        local = threading.Event()
-        of_the_block = weakref.ref(local)
-        with suppress(Interrupt):
-            wait_for_it(local)
-        del local
-        assert of_the_block() is None
-    finally:
-        gc.enable()
+    assert_nothing_is_kept(lambda _: lock("a", wait=5).__enter__(), Interrupt)
     assert held.release()
 
 

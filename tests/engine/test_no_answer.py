@@ -15,18 +15,10 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import (
-    asked,
-    give_up,
-    given_up,
-    kept,
-    looks_before,
-    retry_soon,
-    unreserve_later,
-)
+from tests.inside import asked, given_up, kept, looks_before, retry_soon
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
-from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken, waiter
+from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -158,57 +150,27 @@ def test_what_an_outage_has_left_is_looked_for_together(monkeypatch: pytest.Monk
     assert len(calls) < 100, calls
 
 
-def test_what_the_server_never_does_keeps_nothing_else_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+def test_client_that_cannot_listen_polls_until_it_can(
+    cut_proxy: CutProxy, redis_server: RedisServer, use_caches: UseCaches
 ) -> None:
-    """Such as to remove notes, where an ACL forbids it."""
-    lease, refused = taken("video:1", ttl=LONG), steps.silent(monkeypatch, "unreserve")
-    for number in range(1000):
-        unreserve_later(f"note:{number}", "begun")
-    until(lambda: len(refused) > 1)
-    give_up(lease)
-    until(lambda: not locks.is_locked("video:1"), "the release")
-    assert len(refused) < 100
-
-
-class TestCut:
-    @pytest.fixture
-    def lease(self, cut_proxy: CutProxy, redis_server: RedisServer, use_caches: UseCaches) -> Lease:
-        """A lease whose holder goes another way, by "direct", and is not cut off."""
-        through = redis_cache(cut_proxy.url)
-        caches = {"default": through, "direct": through | {"LOCATION": redis_server.url}}
-        use_caches(caches, {"default": {}, "direct": {"CACHE": "direct"}})
-        lease = locks.using("direct").acquire("video:1", ttl=LONG)
-        assert lease is not None
-        return lease
-
-    def test_hand_over_that_is_lost_is_found(self, cut_proxy: CutProxy, lease: Lease) -> None:
-        """It holds the lock already when it asks again."""
-        thread = waiter("video:1", 1)
-        cut_proxy.pause()
-        lease.release()
-        handed = locks.using("direct").get("video:1")
-        assert handed is not None
-        assert handed.token != lease.token
-        cut_proxy.cut()
-        cut_proxy.resume()
-        assert thread.result(SOON_SECONDS).token == handed.token
-
-    def test_client_that_cannot_listen_polls_until_it_can(
-        self, cut_proxy: CutProxy, lease: Lease, redis_server: RedisServer
-    ) -> None:
-        """Then it stands in the queue, or others there would be served for ever before it."""
-        assert locks.acquire("video:1") is None
-        cut_proxy.refuse()
-        traffic = steps.Traffic(redis_server)
-        thread = Meanwhile(lambda: taken("video:1", wait=None))
-        until(lambda: traffic.scripts() > 4, "polling")
-        direct = locks.using("direct")
-        assert direct.waiters("video:1") == []
-        cut_proxy.accept()
-        until(lambda: direct.waiters("video:1"), "joining the queue")
-        lease.release()
-        assert thread.result(SOON_SECONDS).held
+    """Then it stands in the queue, or others there would be served for ever before it."""
+    # The holder goes another way, and is not cut off.
+    through = redis_cache(cut_proxy.url)
+    caches = {"default": through, "direct": through | {"LOCATION": redis_server.url}}
+    use_caches(caches, {"default": {}, "direct": {"CACHE": "direct"}})
+    direct = locks.using("direct")
+    lease = direct.acquire("video:1", ttl=LONG)
+    assert lease is not None
+    assert locks.acquire("video:1") is None
+    cut_proxy.refuse()
+    traffic = steps.Traffic(redis_server)
+    thread = Meanwhile(lambda: taken("video:1", wait=None))
+    until(lambda: traffic.scripts() > 4, "polling")
+    assert direct.waiters("video:1") == []
+    cut_proxy.accept()
+    until(lambda: direct.waiters("video:1"), "joining the queue")
+    lease.release()
+    assert thread.result(SOON_SECONDS).held
 
 
 @pytest.mark.parametrize(("wait", "slots"), [(0, 1), (None, 1), (None, 2)])

@@ -119,15 +119,6 @@ class TestOutage:
         proxy.resume()
         renewed(lease)
 
-    def test_a_lease_that_was_cleared_is_lost_at_the_next_renewal(self) -> None:
-        """Not only at its end, until which its body would go on."""
-        with sent(signals.lock_lost) as lost:
-            lease = taken("video:1", ttl=RENEWED, renew=True)
-            assert stores["default"].clear("video:1")
-            until(lambda: lost, "the loss")
-        (told,) = lost
-        assert (told["lease"], told["cause"], lease.held) == (lease, "gone", False)
-
     def test_outage_longer_than_the_lease_is_a_loss(self, proxy: CutProxy) -> None:
         """It is told without anybody asking, once, and it stays lost."""
         with sent(signals.lock_lost) as lost:
@@ -140,19 +131,6 @@ class TestOutage:
             renewed(taken("video:2", ttl=RENEWED, renew=True), 2)
         assert [told["lease"] for told in lost] == [lease]
         assert (lease.held, lease.extend(), lease.release()) == (False, False, False)
-
-    def test_lease_whose_release_failed_is_released_later(self, proxy: CutProxy) -> None:
-        """Though somebody still refers to it, it is neither held nor renewed."""
-        lease = taken("video:1", ttl=LONG, renew=True)
-        proxy.refuse()
-        proxy.cut()
-        with sent(signals.lock_released) as released:
-            with pytest.raises(StoreUnavailable):
-                lease.release()
-            proxy.accept()
-            until(lambda: released, "the signal")
-        assert not locks.is_locked("video:1")
-        assert (lease.held, lease.extend()) == (False, False)
 
     def test_lease_that_may_be_shorter_now_is_renewed_in_time(self, proxy: CutProxy) -> None:
         lease, shorter = taken("video:1", ttl=LONG, renew=True), 10.0

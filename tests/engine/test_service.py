@@ -1,27 +1,42 @@
-"""The service: what can be asked of the locks of a store, and what its signals tell the world."""
+"""The service: what can be asked of the locks of a store, what its signals tell, who waits; and how
+much of the package runs for one lock."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import copy
+import io
+import json
 import pickle
+import re
+import sys
+import time
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from celery import Celery
 from django.core.cache import cache
+from django.core.management import call_command
+from django.test import Client
+from django.test.utils import override_settings
 
+import django_tasklock
 from django_tasklock import LockService, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
 from django_tasklock.signals import lock_acquired, lock_contended, lock_released, lock_unavailable
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import outage
+from tests.admin.conftest import id_of, url_of, words_of
+from tests.agent import Agent
 from tests.inside import Owner
 from tests.pages import DOCS, code, table
-from tests.steps import Meanwhile, holder, sent, taken
+from tests.steps import LONG, Meanwhile, holder, sent, taken, waiting
 from tests.waiting import until
 
 
@@ -42,7 +57,7 @@ class TestGet:
         assert info.acquired_at.utcoffset() == timedelta(0)
         assert abs(info.acquired_at - before) < timedelta(seconds=30)
 
-    def test_what_it_tells_is_a_value(self) -> None:
+    def test_what_it_tells_is_a_value_and_a_text_that_is_no_token_clears_nothing(self) -> None:
         lease, (info,) = taken("video:1"), locks.list()
         again = replace(holder("video:1"), ttl=info.ttl)
         pickles = [pickle.dumps(info, protocol) for protocol in range(2, 6)]
@@ -52,6 +67,9 @@ class TestGet:
         taken("video:1")
         others = (again, None, holder("video:1"))
         assert [info.is_same_lease(other) for other in others] == [True, False, False]
+        for no_token in ("", "token", "a" * 21):
+            assert not locks.clear("video:1", token=no_token)
+        assert locks.is_locked("video:1")
 
     def test_what_other_code_wrote_stays_in_the_process(self) -> None:
         cache.set("lock:video:1", "a secret of other code", 60)
@@ -60,12 +78,6 @@ class TestGet:
         assert b"secret" not in pickle.dumps(info)
         again = pickle.loads(pickle.dumps(info))
         assert locks.clear("video:1", digest=again.digest)
-
-    @pytest.mark.parametrize("token", ["", "token", "a" * 21])
-    def test_a_text_that_is_no_token_clears_nothing(self, token: str) -> None:
-        taken("video:1")
-        assert not locks.clear("video:1", token=token)
-        assert locks.is_locked("video:1")
 
 
 class TestSignals:
@@ -153,3 +165,93 @@ class TestSignals:
         assert [one["cause"] for one in told["lock_cleared"]] == ["cleared"]
         senders = {one["sender"] for ones in told.values() for one in ones}
         assert senders == {LockService, no_run.__class__}
+
+
+def said(*arguments: str) -> str:
+    """What the command ``locks`` prints."""
+    printed = io.StringIO()
+    call_command("locks", *arguments, stdout=printed)
+    return printed.getvalue()
+
+
+@pytest.mark.django_db
+def test_waiters_are_told_by_the_service_the_command_the_page(
+    on_redis: None, admin_client: Client
+) -> None:
+    lease = taken("video:1")
+    assert locks.waiters("video:1") == []
+    with Agent() as first, Agent() as second:
+        # Given two processes in the wait queue, of which the first is killed
+        for position, agent in enumerate((first, second), 1):
+            agent.tell("acquire", name="video:1", ttl=LONG, wait=None)
+            until(lambda position=position: waiting("video:1") == position)  # type: ignore[misc]
+        first.kill()
+        # I expect the service to tell who they are, and who is gone
+        found = locks.waiters("video:1")
+        assert [owner.pid for owner in found] == [first.pid, second.pid]
+        assert [owner.alive() for owner in found] == [False, True]
+        assert locks.store.waiters("video:1", 1) == found[:1]
+        # And the command, and the page
+        sheet, table = said("show", "video:1").split("\n\n")
+        assert re.search(r"^waiters: +2$", sheet, re.M)
+        assert [row.split()[3] for row in table.splitlines()[2:]] == ["gone", "alive"]
+        shown = json.loads(said("show", "video:1", "--format", "json"))
+        assert shown["waiting"] == [owner.as_dict() for owner in found]
+        (row,) = json.loads(said("list", "--format", "json"))
+        since = datetime.fromisoformat(shown["waiting"][0]["waiting_since"])
+        assert 0 <= row["longest_wait"] <= time.time() - since.timestamp()
+        words = words_of(admin_client.get(url_of("change", id_of(holder("video:1")))))
+        one, two = (rf"\S+:{agent.pid}" for agent in (first, second))
+        assert re.search(rf" waits .*1 {one} .*gone.* \S+s 2 {two} ", words), words
+        # And the one who lives to get the lock
+        lease.release()
+        assert second.answer()["token"] == holder("video:1").token
+        assert locks.waiters("video:1") == []
+
+
+def test_of_a_lock_with_slots_the_command_shows_the_permits_and_who_waits(on_redis: None) -> None:
+    taken("pool#7")  # A plain lock.
+    first, _second = [taken("pool", slots=2) for _ in range(2)]
+    waits = Meanwhile(lambda: taken("pool", slots=2, wait=None))
+    until(lambda: locks.waiters("pool"))
+    assert "pool itself is not locked" in said("show", "pool")
+    shown = json.loads(said("show", "pool", "--format", "json"))
+    assert [row["slot"] for row in shown["permits"]] == [1, 2]
+    assert len(shown["waiting"]) == 1
+    first.release()
+    assert waits.result().slot == 1
+
+
+PACKAGE = Path(django_tasklock.__file__).parent
+STORES = PACKAGE / "stores"
+
+
+@override_settings(TASKLOCK={"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}})
+def test_a_lock_that_is_free_takes_at_most_40_calls_in_9_files() -> None:
+    # Given a block that has been entered before
+    for _ in range(3):
+        one_lock()
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        caller = frame.f_back.f_code.co_filename if frame.f_back else ""
+        # What the store does, and asks of others, belongs to the store.
+        of_store = any(Path(by).is_relative_to(STORES) for by in (path, caller))
+        if event == "call" and path.is_relative_to(PACKAGE) and not of_store:
+            calls[str(path.relative_to(PACKAGE))] += 1
+
+    # I expect its next use to call few functions, in few files
+    sys.setprofile(count)
+    try:
+        one_lock()
+    finally:
+        sys.setprofile(None)
+    assert calls["_engine/lock.py"] > 0
+    assert calls.total() <= 40, calls
+    assert len(calls) <= 9, calls
+
+
+def one_lock() -> None:
+    with lock("a", wait=5):
+        pass

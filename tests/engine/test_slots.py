@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,23 +10,10 @@ import pytest
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Note
-from tests import steps
-from tests.agent import Agent
-from tests.conftest import UseCaches, UseRedis
+from tests.conftest import UseRedis
 from tests.inside import asked, owner_record
-from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import (
-    LONG,
-    Meanwhile,
-    Traffic,
-    held_by,
-    holder,
-    members,
-    sent,
-    taken,
-    waiting,
-)
+from tests.steps import LONG, Meanwhile, Traffic, held_by, holder, members, sent, taken, waiting
 from tests.waiting import PATIENCE, until
 
 
@@ -46,11 +32,6 @@ def waiter(position: int, slots: int = 2, **options: Any) -> Meanwhile[Lease]:
 def nothing_is_left(*numbers: int) -> None:
     names = [f"pool#{number}" for number in numbers or (1, 2)]
     until(lambda: not any(map(locks.is_locked, names)), f"the end of {names}")
-
-
-def held_elsewhere(name: str, **fields: Any) -> str:
-    """A lease of a process on another machine, which never releases it."""
-    return held_by({**owner_record(), "slots": 2, "boot": "elsewhere", **fields}, name)
 
 
 class TestOnEveryStore:
@@ -89,12 +70,6 @@ class TestOnEveryStore:
         nothing_is_left()
 
 
-def test_on_a_store_without_a_queue_they_poll(use_caches: UseCaches) -> None:
-    use_caches({}, {"default": {"BACKEND": "tests.dict_store.DictStore"}})
-    leases, waits = [permit(), permit()], waiter(1)
-    assert [leases[1].release(), waits.result().slot] == [True, 2]
-
-
 @pytest.mark.usefixtures("on_locmem")
 class TestArguments:
     def test_one_name_with_room_for_the_number_has_permits(self) -> None:
@@ -120,6 +95,10 @@ class TestArguments:
             assert (inner is outer, plain.name) == (True, "pool")
             assert Meanwhile(lambda: permit(3).slot).result() == 3, "another thread has its own"
 
+    def test_who_waits_polls_where_there_is_no_queue(self) -> None:
+        leases, waits = [permit(), permit()], waiter(1)
+        assert [leases[1].release(), waits.result().slot] == [True, 2]
+
 
 @pytest.mark.usefixtures("on_redis")
 class TestOrder:
@@ -141,16 +120,6 @@ class TestOrder:
         assert leases[1].release()
         assert waits.result().slot == 2
 
-    def test_waiters_are_served_in_the_order_in_which_they_came(self) -> None:
-        leases = [permit(), permit()]
-        queue = [waiter(position) for position in (1, 2, 3, 4)]
-        for thread, which in zip(queue, [1, 0, 0, 1], strict=True):
-            leases.pop(which).release()
-            leases.append(thread.result())
-        assert all(lease.release() for lease in leases)
-        assert members("default", "pool") == []
-        nothing_is_left()
-
     def test_who_wants_all_permits_as_plain_locks_and_who_wants_one_wait_for_each_other(
         self,
     ) -> None:
@@ -164,47 +133,6 @@ class TestOrder:
 
 @pytest.mark.usefixtures("on_redis")
 class TestTrouble:
-    @pytest.mark.parametrize("wait", [0, None])
-    def test_the_permit_of_a_dead_process_is_taken_at_once(self, wait: float | None) -> None:
-        with Agent() as agent:
-            permit()
-            assert agent.ask("acquire", name="pool", slots=2, ttl=LONG)
-            waits = waiter(1) if wait is None else None
-            with sent(signals.lock_cleared) as cleared:
-                agent.kill()
-                assert (waits.result() if waits else permit()).slot == 2
-        assert [about["name"] for about in cleared] == ["pool#2"]
-
-    @pytest.mark.parametrize("others", [0, 1])
-    def test_a_waiter_that_died_is_in_nobodys_way(self, others: int) -> None:
-        leases = [permit(), permit()]
-        with Agent() as agent:
-            agent.ask("wait_meanwhile", name="pool", slots=2, ttl=LONG, wait=None)
-            until(lambda: locks.waiters("pool"), "the waiter")
-            waits = [waiter(2) for _ in range(others)]
-            agent.kill()
-            # The server may not have seen the end of its connection yet, and hand it to the dead.
-            leases[0].release()
-            assert (waits[0].result() if waits else permit()).slot == 1
-
-    def test_a_cut_loses_neither_a_permit_nor_the_position(
-        self, cut_proxy: CutProxy, use_redis: UseRedis
-    ) -> None:
-        use_redis(cut_proxy.url)
-        leases, first = [permit(), permit()], waiter(1)
-        second = waiter(2)
-        before = members("default", "pool")
-        cut_proxy.cut()
-        store: Any = stores["default"]
-        channels = [store.keys.index + b":" + member[22:44] for member in before]
-        listeners = partial(steps.server().pubsub_numsub, *channels)
-        until(lambda: all(count for _, count in listeners()), "both listening again")
-        assert members("default", "pool") == before
-        leases[0].release()
-        assert first.result().slot == 1
-        leases[1].release()
-        assert second.result().slot == 2
-
     def test_an_outage_is_no_refusal_and_takes_no_time_for_each_permit(
         self, own_redis_server: RedisServer, use_redis: UseRedis
     ) -> None:
@@ -219,7 +147,8 @@ class TestTrouble:
         assert waits.took < 2 + 20 * 0.5 / 2
 
     def test_the_run_of_a_message_gets_no_second_permit(self) -> None:
-        held_elsewhere("pool#1", task="videos.process", task_id="id-1")
+        elsewhere = {**owner_record("videos.process", "id-1"), "slots": 2, "boot": "elsewhere"}
+        held_by(elsewhere, "pool#1")
         kind: dict[str, Any] = {"slots": 2, "task": "videos.process"}
         for options in ({"note": Note("n", "text", LONG)}, {"wait": PATIENCE}):
             refused = asked("pool", task_id="id-1", **kind, **options)

@@ -49,7 +49,7 @@ WAITING = "engine/test_waiting.py"
 SLOTS = "engine/test_slots.py"
 TAKEOVER = "engine/test_takeover.py"
 QUEUE = "stores/test_queue_order.py"
-WALKS = "stores/test_scripts.py"
+WALKS = "stores/test_redis_store.py"
 OUTAGE = "stores/test_outage.py"
 GUARDS = "top/test_guards.py"
 REDELIVERY = "celery_tasks/test_redelivery.py"
@@ -98,7 +98,7 @@ MUTANTS = [Mutant(*each) for each in (
      "stores/test_listener.py", "test_a_child_listens_on_a_connection_of_its_own"),
     ("each block ends its own lease", "_engine/lock.py",
      "any(map(block.is_beside, self._blocks))", "False",
-     "engine/test_mistakes.py",
+     "engine/test_lock.py",
      "test_one_object_for_two_blocks_that_overlap_in_a_thread_is_an_error"),
     ("a holder on another host is not dead", "_values/owner.py",
      "== (here[\"host\"], here", "== (self.host, here", TAKEOVER, "test_who_is_elsewhere_keeps_it"),

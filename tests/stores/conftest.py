@@ -13,13 +13,7 @@ from django_tasklock.stores.base import BaseStore
 from tests import needs
 from tests.conftest import UseCaches, UseZooKeeper, five_redis_servers, made_store
 from tests.servers import RedisServer
-from tests.store_cases import (
-    DATABASE_CASES,
-    OTHER_CASES,
-    make_lease_table,
-    params,
-    zookeeper_store,
-)
+from tests.store_cases import DATABASE_CASES, OTHER_CASES, make_lease_table, params, zookeeper_store
 from tests.store_cases import database_store as settings_of_store
 
 # These import a store, and each store is tested for itself.
@@ -58,29 +52,13 @@ def redis_of_file() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def five_own_servers() -> Iterator[list[RedisServer]]:
-    """Five for this test alone, to be paused, killed and started again."""
-    with five_redis_servers() as servers:
-        yield servers
-
-
-@pytest.fixture
-def five(five_own_servers: list[RedisServer], use_caches: UseCaches) -> Iterator[Five]:
+def five(use_caches: UseCaches) -> Iterator[Five]:
     """Five servers for this test alone, which are the members of the store "default"."""
     from tests.quorum import five_behind_proxies, use_quorum
 
-    with five_behind_proxies(five_own_servers) as five:
+    with five_redis_servers() as servers, five_behind_proxies(servers) as five:
         use_quorum(five, use_caches)
         yield five
-
-
-@pytest.fixture
-def own_zookeeper_server() -> Iterator[ZooKeeper]:
-    """A ZooKeeper for this test alone, to be paused, killed and started again."""
-    from tests.zookeepers import own_zookeeper
-
-    with own_zookeeper() as server:
-        yield server
 
 
 @pytest.fixture

@@ -6,18 +6,14 @@ at them and clear them (`tests.stores.history_player`), while processes are stop
 Each writes down when it held what, by one clock. `findings` are the sentences that the history
 breaks.
 
-``python -m tests.stores.histories --seconds 60 --store zookeeper`` does so for one store; without
-``--store`` for each, one after the other.
+``HISTORY_SECONDS=60 make nightly-tests ARGS="tests/stores/test_histories.py -k zookeeper"`` does so
+for one store.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -27,9 +23,9 @@ from pathlib import Path
 from random import Random
 
 from django_tasklock.stores.base import BaseStore
-from example_project.die_with_parent import die_with_parent
 from tests.agent import environment
 from tests.nightly.chaos.history import Event, History, now, read
+from tests.nightly.chaos.player import Player
 from tests.nightly.chaos.rules import Violation, fences, said, two_holders
 from tests.nightly.chaos.story import Story
 from tests.stores import history_player
@@ -40,7 +36,6 @@ __all__ = ["SECONDS", "counts", "findings", "played", "too_few"]
 
 SECONDS = float(os.environ.get("HISTORY_SECONDS", 0))
 """how long a history is, instead of what the test says"""
-ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 3
 FAULT_SECONDS, STOPPED_SECONDS = (0.2, 0.8), (0.05, 1.0)
 MARGIN_SECONDS = min(0.5, SHORT_SECONDS[0] / 4)
@@ -50,36 +45,6 @@ LEAST = {"granted": 25, "ran out": 5, "permits": 5, "looked": 25, "cleared": 1}
 ROUNDING_SECONDS = 0.5
 """before its end, in which a lease may be lost"""
 Disturb = Callable[[Random], None]
-
-
-class Player:
-    """One process at a time in one place."""
-
-    def __init__(self, place: int, folder: Path, seed: str) -> None:
-        self._place, self._folder, self._seed, self._started = place, folder, seed, 0
-        self.start()
-
-    def start(self) -> None:
-        self._started += 1
-        self.name = f"{self._place}.{self._started}"
-        play = [sys.executable, "-m", history_player.__name__, str(self._folder), self.name]
-        with (self._folder / f"{self.name}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                die_with_parent([*play, self._seed]), env=environment(), stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def has_begun(self) -> bool:
-        return (self._folder / f"{self.name}.jsonl").exists()
-
-    def stop_for(self, seconds: float) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        time.sleep(seconds)
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 def played(store: BaseStore, seconds: float, folder: Path, seed: int, *disturb: Disturb) -> Story:
@@ -96,16 +61,22 @@ def played(store: BaseStore, seconds: float, folder: Path, seed: int, *disturb: 
         _play_in_threads(History(folder, "threads"), str(seed), is_over)
     else:
         with contextlib.ExitStack() as stack:
-            players = [Player(place, folder, str(seed)) for place in range(PROCESSES)]
-            for player in players:
-                stack.callback(player.kill)
-            history = History(folder, "conductor")
-            harms: list[Disturb] = [partial(_harm, players, history, store), *disturb]
+            history, players = History(folder, "conductor"), list[Player]()
+            for place in range(PROCESSES):
+                module = history_player.__name__
+                players.append(Player(place, history, environment(), module, folder, str(seed)))
+                stack.callback(players[-1].end)
+            harms: list[Disturb] = [partial(_harm, players, store), *disturb]
             while not is_over():
                 time.sleep(chance.uniform(*FAULT_SECONDS))
                 for harm in harms:
                     harm(chance)
-            _end(players, history)
+            for player in players:
+                until(player.has_begun, "that the last one has begun")
+                player.process.terminate()
+            for player in players:
+                player.process.wait(PATIENCE)
+                player.rest(now())
     return Story(read(folder))
 
 
@@ -121,25 +92,13 @@ def _play_in_threads(history: History, seed: str, is_over: Callable[[], bool]) -
         threads.join()
 
 
-def _harm(players: Sequence[Player], history: History, store: BaseStore, chance: Random) -> None:
+def _harm(players: Sequence[Player], store: BaseStore, chance: Random) -> None:
     """Kill a process and start another one, or stop one for a moment."""
     player = chance.choice(players)
     if chance.random() < 0.3:
-        since = now()
         player.kill()
-        history.write("fault", fault="killed", whom=player.name, since=since)
-        player.start()
     elif store.atomic_release:  # Others promise nothing of processes that stand still.
         player.stop_for(chance.uniform(*STOPPED_SECONDS))
-
-
-def _end(players: Sequence[Player], history: History) -> None:
-    for player in players:
-        until(player.has_begun, "that the last one has begun")
-        player.process.terminate()
-    for player in players:
-        if status := player.process.wait(PATIENCE):
-            history.write("died", whom=player.name, since=now(), status=status)
 
 
 def too_few(events: Sequence[Event]) -> dict[str, int]:
@@ -196,20 +155,3 @@ def late_changes(story: Story) -> Iterator[tuple[str, float, float]]:
         since, over = event.says.get("since", 0.0), event.says.get("until", 0.0)
         if over - since > MARGIN_SECONDS:
             yield event.name, since, over
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.stores.histories", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--store", default="", help="a part of its name in tests/store_cases.py")
-    options = parser.parse_args()
-    chosen = " and ".join(filter(None, ["at_night", options.store]))
-    tests = ["tests/stores/test_histories.py", "--nightly", "-rP", "-k", chosen]
-    return subprocess.call(
-        [sys.executable, "-m", "pytest", *tests], cwd=ROOT,
-        env=os.environ | {"HISTORY_SECONDS": str(options.seconds)},
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())

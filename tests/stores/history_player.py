@@ -8,13 +8,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
-from django_tasklock import StoreUnavailable, locks
+from django_tasklock import locks
 from tests.nightly.chaos.history import History, now
+from tests.nightly.chaos.player import Moves
 
 LOCKS, PERMITS, SLOTS = ("plain:1", "plain:2"), "permits", 2
 KEPT_SECONDS, SHORT_SECONDS = 10.0, (0.15, 0.5)
@@ -22,13 +20,15 @@ KEPT_SECONDS, SHORT_SECONDS = 10.0, (0.15, 0.5)
 WORK_SECONDS, PAUSE_SECONDS = 0.05, 0.02
 
 
-class Moves:
-    """What one thread does, until ``over``. Each move is a call with a name of its own."""
+class Player(Moves):
+    """One thread, until it is over."""
 
-    def __init__(self, history: History, thread: str, seed: str, over: threading.Event) -> None:
-        self._write, self._over = history.write, over
-        self._thread = f"{history.process}/{thread}"
-        self._chance = Random(f"{seed}/{self._thread}")
+    def play(self, move: str, over: threading.Event) -> None:
+        self._over = over
+        self.run(lambda: not over.is_set(), getattr(self, move), self._pause)
+
+    def _pause(self) -> float:
+        return self._chance.uniform(0, PAUSE_SECONDS)
 
     def take(self, call: str) -> None:
         """Take a lock or a permit. Release it, or let its lease run out, extended once or not."""
@@ -79,27 +79,13 @@ class Moves:
             locks.clear(name, token=info.token)
             self._write("cleared", call, name, token=info.token, since=since, until=now())
 
-    def run(self, move: Callable[[str], None]) -> None:
-        number = 0
-        while not self._over.is_set():
-            number += 1
-            call = f"{self._thread}/{number}"
-            try:
-                move(call)
-            except StoreUnavailable as error:
-                self._write("unavailable", call, reason=str(error))
-            except Exception as error:
-                self._write("raised", call, error=f"{type(error).__name__}: {error}")
-            time.sleep(self._chance.uniform(0, PAUSE_SECONDS))
-
 
 def play(history: History, seed: str, over: threading.Event, takers: int) -> None:
     """Have so many threads take leases, and one look at them, until it is over."""
-    looks = Moves(history, "looks", seed, over)
-    threads = [threading.Thread(target=looks.run, args=(looks.look,))]
-    for number in range(takers):
-        takes = Moves(history, str(number), seed, over)
-        threads.append(threading.Thread(target=takes.run, args=(takes.take,)))
+    threads = []
+    for name, move in [("looks", "look"), *((str(number), "take") for number in range(takers))]:
+        player = Player(history, name, seed)
+        threads.append(threading.Thread(target=player.play, args=(move, over)))
     for thread in threads:
         thread.start()
     history.write("begun")

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from django_tasklock import StoreUnavailable, locks
+from django_tasklock import locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Extension, Grant
 from django_tasklock.stores.cluster import BUCKETS, SLOTS, TAGS, RedisClusterStore, bucket_of
 from django_tasklock.stores.records import FREE, KEEP, Change, Held, new_record
 from tests.clusters import Cluster, ClusterNode
 from tests.conftest import UseCaches
-from tests.inside import key_of_reservation, made_of_each_process, new_token
-from tests.steps import LONG, RENEWED, holder, renewed, taken
+from tests.inside import made_of_each_process, new_token, reserved_key
+from tests.interruptions import interrupted_at_random
+from tests.steps import LONG, RENEWED, answered, holder, renewed, taken, unavailable
 from tests.store_cases import own_prefix
-from tests.stores.steps import answered, interrupted_at_random
 from tests.waiting import until
 
 MANY_NAMES = [f"video:{number}" for number in range(300)]
@@ -65,7 +65,7 @@ def test_what_is_of_one_lock_is_in_one_slot_and_all_locks_are_on_all_masters(
 
 def test_permits_and_the_reservation_of_a_job_are_beside_the_lock() -> None:
     for name in MANY_NAMES:
-        job, permit = key_of_reservation("videos.tasks.process", name), f"{name}#12"
+        job, permit = reserved_key("videos.tasks.process", name), f"{name}#12"
         assert bucket_of(name) == bucket_of(f" {job}") == bucket_of(permit)
     assert bucket_of("a#01") != bucket_of("a"), "no permit is called so"
 
@@ -96,7 +96,7 @@ def test_a_list_is_in_the_order_in_which_leases_end(store: RedisClusterStore) ->
     names = ["a:x", *(f"b:{number}" for number in range(40)), "a:y", "a:z"]
     for number, name in enumerate(names):
         taken(name, ttl=LONG + 10 * number)
-        key = key_of_reservation("task", name)
+        key = reserved_key("task", name)
         assert store.reserve(key, f"id-{number}", LONG + 10 * number) is None
     for limit, offset in ((None, 0), (1, 0), (10, 30), (5, 40), (5, 99)):
         end = None if limit is None else offset + limit
@@ -167,9 +167,7 @@ def test_the_leases_of_others_are_extended_and_nothing_is_said_of_a_silent_maste
     has = {slot: partial_cluster.master_of(slot, other) for slot in SLOTS}
     mine = [name for name in leases if has[SLOTS[bucket_of(name)]] is silent]
     assert done == {name: None if name in mine else True for name in leases}
-    for question in (locks.list, locks.count, lambda: locks.acquire(names[silent])):
-        with pytest.raises(StoreUnavailable):
-            question()
+    unavailable(locks.list, locks.count, lambda: locks.acquire(names[silent]))
     silent.server.resume()
     assert answered(leases[mine[0]].extend)
 
@@ -190,17 +188,13 @@ def test_an_interrupted_call_leaves_no_reply_to_the_next_one(store: RedisCluster
 
 
 @pytest.mark.nightly
-def test_the_check_says_what_all_masters_have_in_common(store: RedisClusterStore) -> None:
+def test_the_check_says_what_all_masters_have_in_common_and_the_doctor_finds_endless_keys(
+    store: RedisClusterStore, redis_cluster: Cluster
+) -> None:
     (finding,) = store.check()
     assert (finding.id, finding.serious) == ("replication", False)
     assert finding.message.startswith("every master: ")
     assert 0 < (store.uptime() or 0) < 24 * 3600
-
-
-@pytest.mark.nightly
-def test_the_doctor_finds_keys_that_never_end(
-    store: RedisClusterStore, redis_cluster: Cluster
-) -> None:
     taken("video:1")
     node = redis_cluster.master_of(SLOTS[bucket_of("video:2")])
     node.run("SET", store.key("video:2"), "mine")

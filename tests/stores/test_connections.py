@@ -7,10 +7,7 @@ import ctypes
 import gc
 import os
 import signal
-import sys
-import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import psutil
@@ -22,10 +19,17 @@ from django_tasklock.stores import stores
 from tests.agent import run_python
 from tests.conftest import UseRedis
 from tests.inside import code_of_connections
-from tests.interruptions import EVERY, Interrupt, before_first, in_finalizer, signalled
+from tests.interruptions import (
+    EVERY,
+    Interrupt,
+    assert_nothing_is_kept,
+    before_first,
+    interrupted,
+    signalled,
+)
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, all_of, in_child, taken, waiting
+from tests.steps import LONG, Meanwhile, all_of, in_child, taken
 from tests.waiting import PATIENCE, until
 
 OTHERS = {f"video:{place}": f"record {place}".encode() for place in range(3)}
@@ -101,35 +105,6 @@ def cut_short() -> Iterator[None]:
             cause = cause.__context__
 
 
-class Steps:
-    """Raises `Interrupt` before a step of the connections' and redis-py's code; 0: before none.
-
-    ``passed`` counts the steps. Not among them is what the garbage collector runs, whose
-    exceptions Python drops.
-    """
-
-    def __init__(self, interrupted: int) -> None:
-        self.interrupted = interrupted
-        self.passed = 0
-
-    def __enter__(self) -> Steps:
-        sys.settrace(self.trace)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        sys.settrace(None)
-
-    def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.startswith(CODE) or in_finalizer(frame):
-            return None
-        if event == "line":
-            self.passed += 1
-            if self.passed == self.interrupted:
-                sys.settrace(None)
-                raise Interrupt
-        return self.trace
-
-
 # Who is interrupted while redis-py connects leaves a socket to the garbage collector.
 @pytest.mark.filterwarnings("ignore:unclosed", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
@@ -154,12 +129,12 @@ def test_between_any_two_steps(
             ours().close_idle()
 
         # When a call is interrupted before one of its steps
-        with cut_short(), Steps(step) as steps:
+        with cut_short(), interrupted(step, lines_of=CODE) as where:
             last = VERBS[verb]()
 
         # I expect later calls to get their own answers
         assert_answers_are_their_own()
-        if steps.passed < step:
+        if not where:
             break  # The last one was not interrupted, and may have got the lock.
     if isinstance(last, Lease):
         assert last.release()
@@ -177,35 +152,17 @@ def test_between_any_two_steps(
     )
 
 
-class TestStrayBytes:
+def test_bytes_that_are_no_reply_cut_the_connection(
+    cut_proxy: CutProxy, use_redis: UseRedis
+) -> None:
     """The server, or what stands between, says something that nobody has asked for."""
-
-    @pytest.fixture
-    def proxy(self, cut_proxy: CutProxy, use_redis: UseRedis) -> CutProxy:
-        use_redis(cut_proxy.url)
-        others_hold()
-        assert_answers_are_their_own()  # The server has the scripts.
-        return cut_proxy
-
-    def test_bytes_that_are_no_reply_cut_the_connection(self, proxy: CutProxy) -> None:
-        for last in (1, 2, 3):
-            proxy.repeat_reply(b"record 1", last=last)
-            locks.get("video:1")
-            assert_answers_are_their_own()
-
-    @pytest.mark.parametrize("said", [b":1\r\n", b"*1\r\n:7\r\n", b"*x\r\n"])
-    def test_waiter_listens_again_after_bytes_that_are_no_message(
-        self, proxy: CutProxy, said: bytes
-    ) -> None:
-        lease = taken("mine")
-        waiter = Meanwhile(lambda: locks.acquire("mine", ttl=LONG, wait=LONG))
-        until(lambda: waiting("mine") == 1)
-        until(lambda: len(ours()._idle) == len(ours()._made), "the answer to the waiter's question")
-        ours().close_idle()
-        proxy.say(said)
-        until(lambda: waiting("mine") == 1)
-        lease.release()
-        assert waiter.result() is not None
+    use_redis(cut_proxy.url)
+    others_hold()
+    assert_answers_are_their_own()  # The server has the scripts.
+    for last in (1, 2, 3):
+        cut_proxy.repeat_reply(b"record 1", last=last)
+        locks.get("video:1")
+        assert_answers_are_their_own()
 
 
 class TestBound:
@@ -230,10 +187,7 @@ class TestBound:
         assert len(admin.client_list()) <= 3 + 1
 
     def test_who_finds_them_all_in_use_waits_and_is_told_at_last(
-        self,
-        own_redis_server: RedisServer,
-        use_redis: UseRedis,
-        monkeypatch: pytest.MonkeyPatch,
+        self, own_redis_server: RedisServer, use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = {"max_connections": 1}
         use_redis(own_redis_server.url, CONNECTION_POOL_KWARGS=one, SOCKET_TIMEOUT=PATIENCE)
@@ -361,18 +315,9 @@ class TestErrorsOfSignalHandlers:
 
     @pytest.mark.parametrize("kind", [TimeoutError, ValueError])
     def test_they_keep_nothing_of_the_block_alive(
-        self, server: RedisServer, uncollected: None, kind: type[Exception]
+        self, server: RedisServer, kind: type[Exception]
     ) -> None:
         """What an interrupted block holds is given back when its frames are forgotten."""
-        kept = []
-
-        class Work:
-            pass
-
-        def block() -> None:
-            work = Work()
-            kept.append(weakref.ref(work))
-            locks.acquire("video:1")
 
         def handler(*_: object) -> None:
             raise kind
@@ -380,16 +325,9 @@ class TestErrorsOfSignalHandlers:
         taken("video:1")
         server.pause()
         before = signal.signal(signal.SIGALRM, handler)
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
-            block()
-        except kind:
-            pass
-        else:
-            pytest.fail("nothing was raised")
-        finally:
-            signal.signal(signal.SIGALRM, before)
-        assert kept[0]() is None
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        assert_nothing_is_kept(lambda _: locks.acquire("video:1"), kind)
+        signal.signal(signal.SIGALRM, before)
         server.resume()
 
     def test_one_that_the_caller_handles_is_not_raised_again(self, server: RedisServer) -> None:

@@ -1,5 +1,4 @@
-"""The connections of `DatabaseStore`: cut, silent, forked, interrupted, in the way, behind a
-PgBouncer; and the caller's own, whose transaction neither hides a lease nor takes it back."""
+"""The connections of `DatabaseStore`: cut, silent, interrupted, in the way, behind a PgBouncer."""
 
 from __future__ import annotations
 
@@ -10,27 +9,23 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
-from django.db import DatabaseError, connections, transaction
+from django.db import connections, transaction
 from psycopg.conninfo import make_conninfo
 
-from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock import StoreUnavailable, locks
 from django_tasklock.models import LeaseRow
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Grant
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.testing.steps import granted
-from tests.agent import Agent
 from tests.conftest import ProxyTo, UseCaches, database_alias
 from tests.inside import new_token, owner_record, rows_of
 from tests.interruptions import Exit, Interrupt, signalled
 from tests.proxied_databases import MODES, pgbouncer, proxy_before, through_proxy
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, in_child, taken
+from tests.steps import LONG, Meanwhile, answered, in_child, taken, unavailable
 from tests.store_cases import database_store
 from tests.store_cases import database_store as settings_of_store
-from tests.stores.conftest import ON_DATABASES
-from tests.stores.steps import answered
 from tests.waiting import PATIENCE, until
 
 TABLE = LeaseRow._meta.db_table
@@ -118,9 +113,7 @@ def test_a_server_that_does_not_answer_is_an_outage(
         proxy.refuse()
         proxy.cut()
     began = time.monotonic()
-    for verb in (lambda: locks.acquire("video:2"), lease.extend, locks.list):
-        with pytest.raises(StoreUnavailable):
-            verb()
+    unavailable(lambda: locks.acquire("video:2"), lease.extend, locks.list)
     assert time.monotonic() - began < PATIENCE
     if silent:
         proxy.resume()
@@ -141,9 +134,7 @@ def test_a_locked_table_is_an_outage_after_the_timeout(store: DatabaseStore, ali
     with connections[alias].cursor() as cursor:
         cursor.execute(begin)
         try:
-            for verb in (lambda: locks.acquire("video:2"), lease.extend, locks.list):
-                with pytest.raises(StoreUnavailable):
-                    verb()
+            unavailable(lambda: locks.acquire("video:2"), lease.extend, locks.list)
         finally:
             cursor.execute(end)
     assert lease.release()
@@ -214,11 +205,7 @@ def test_one_connection_serves_all_calls_unless_one_is_interrupted_or_it_was_idl
     idle.idle_since -= 61
     assert store.count() == 0
     assert idle._wrapper.connection is None
-
-
-def test_the_connections_of_a_burst_are_closed_once_they_were_idle_for_long(
-    store: DatabaseStore,
-) -> None:
+    # So it is with those of a burst.
     together = Barrier(5)
     burst = [Meanwhile(lambda: store._run(lambda _: together.wait(PATIENCE))) for _ in range(5)]
     for each in burst:
@@ -243,7 +230,7 @@ def test_a_child_has_connections_of_its_own(store: DatabaseStore, alias: str) ->
     assert lease.release()
 
 
-def test_no_connection_keeps_a_test_database_from_being_dropped(
+def test_a_test_database_can_be_dropped_and_one_of_another_name_is_used_at_once(
     store: DatabaseStore, alias: str
 ) -> None:
     """Django connects without a database to drop one."""
@@ -253,10 +240,7 @@ def test_no_connection_keeps_a_test_database_from_being_dropped(
         cursor.execute("SELECT 1")
     until(lambda: not sessions(alias))
     assert store.count() == 0
-
-
-def test_a_database_of_another_name_is_used_at_once(store: DatabaseStore) -> None:
-    """As when a test run begins: it changes NAME in the settings that there are."""
+    # As when a test run begins: it changes NAME in the settings that there are.
     settings = connections.settings["proxied"]
     taken("video:1").release()
     settings["NAME"] += "_other"
@@ -295,109 +279,6 @@ def test_options_of_the_applications_connections(
         assert all(each.release() for each in several)
         assert all(worker.result(PATIENCE) for worker in [Meanwhile(compete) for _ in range(5)])
         stores.forget()
-
-
-@pytest.fixture
-def written(alias: str) -> Iterator[str]:
-    """The alias of a database with a table of the application, beside the locks.
-
-    SQLite has one writer to a file: there the application has another one."""
-    written = "default" if alias == "sqlite" else alias
-    with connections[written].cursor() as cursor:
-        cursor.execute("CREATE TABLE work (done integer)")
-    yield written
-    with connections[written].cursor() as cursor:
-        cursor.execute("DROP TABLE work")
-
-
-on_each = pytest.mark.parametrize("alias", ON_DATABASES, indirect=True)
-
-
-def write(alias: str) -> None:
-    with connections[alias].cursor() as cursor:
-        cursor.execute("INSERT INTO work VALUES (1)")
-
-
-@on_each
-def test_what_was_taken_and_released_stays_so_when_the_transaction_is_rolled_back(
-    written: str,
-) -> None:
-    released = taken("video:2")
-    with transaction.atomic(using=written):
-        write(written)
-        lease = taken("video:1")
-        assert released.release()
-        transaction.set_rollback(True, using=written)
-    assert [info.name for info in locks.list()] == ["video:1"]
-    assert lease.extend()
-    assert lease.release()
-
-
-@on_each
-def test_another_process_sees_a_lease_while_the_transaction_is_open(written: str) -> None:
-    with Agent() as other, transaction.atomic(using=written):
-        write(written)
-        lease = taken("video:1")
-        assert other.ask("acquire", name="video:1") is None
-        assert lease.release()
-        answer = other.ask("acquire", name="video:1")
-        assert answer["fence"] > (lease.fence or 0)
-        assert not locks.acquire("video:1"), "nor is what others do hidden from the caller"
-        assert other.ask("release") is True
-        assert taken("video:1").release()
-
-
-@on_each
-def test_a_transaction_that_has_failed_takes_no_lock_with_it(written: str) -> None:
-    """PostgreSQL refuses every statement of such a transaction."""
-    with (
-        pytest.raises(DatabaseError, match="no_such_table"),
-        transaction.atomic(using=written),
-        lock("video:1") as lease,
-    ):
-        connections[written].cursor().execute("SELECT * FROM no_such_table")
-    assert not lease.held
-    assert not locks.is_locked("video:1")
-
-
-def test_a_caller_that_has_written_to_sqlite_is_told_that_it_waits_for_itself(
-    transactional_db: None, use_caches: UseCaches
-) -> None:
-    """The locks are in the very file that the application writes to."""
-    use_caches({}, {"default": settings_of_store("default", TIMEOUT=1.0)})
-    lease = taken("video:1")
-    for verb in (
-        lambda: locks.acquire("video:2"),
-        lambda: locks.acquire("video:2", wait=LONG),
-        lease.extend,
-        lambda: locks.clear("video:1"),
-    ):
-        with transaction.atomic():
-            Group.objects.create(name="writers")
-            began = time.monotonic()
-            with pytest.raises(StoreUnavailable, match="caller's own transaction") as caught:
-                verb()
-            assert time.monotonic() - began < LONG
-            assert 'OPTIONS["DATABASE"]' in str(caught.value)
-            assert locks.count() == 1, "what reads works meanwhile"
-            transaction.set_rollback(True)
-    assert lease.release()
-
-
-def test_another_writer_to_sqlite_is_waited_for(
-    transactional_db: None, use_caches: UseCaches
-) -> None:
-    """Others' transactions end without the caller."""
-    use_caches({}, {"default": settings_of_store("default")})
-    writer = connections.create_connection("default")
-    writer.inc_thread_sharing()
-    writer.cursor().execute("BEGIN IMMEDIATE")
-    waiter = Meanwhile(lambda: taken("video:1"))
-    time.sleep(0.3)
-    assert waiter.is_alive()
-    writer.cursor().execute("COMMIT")
-    writer.close()
-    assert waiter.result().release()
 
 
 @contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.core.management import call_command
-from django.db import connections
+from django.db import DatabaseError, connections, transaction
 from django.db.models import F
 
 from django_tasklock import StoreUnavailable, lock, locks
@@ -21,9 +23,10 @@ from django_tasklock.stores.base import Note, Refusal
 from django_tasklock.stores.database import DatabaseStore
 from django_tasklock.stores.records import FREE, KEEP, Change, new_record, note_name, note_record
 from django_tasklock.testing.steps import asked, granted, refused
+from tests.agent import Agent
 from tests.conftest import UseCaches, database_alias
 from tests.inside import late_write, new_token, once_rows_were_read, owner_record, sweep_rows
-from tests.steps import LONG, Meanwhile, holder
+from tests.steps import LONG, Meanwhile, holder, taken, unavailable
 from tests.store_cases import database_store as settings_of_store
 from tests.stores.conftest import ON_DATABASES
 from tests.waiting import PATIENCE, until
@@ -159,20 +162,6 @@ def test_what_has_changed_since_it_was_read_is_read_anew(
     assert refused(database_store, "video:1").token == token
 
 
-def test_several_names_in_any_order_never_block_each_other(database_store: DatabaseStore) -> None:
-    names = [f"seat:{number}" for number in range(4)]
-
-    def work(own: list[str]) -> None:
-        for _ in range(10):
-            with lock(own, wait=PATIENCE):
-                pass
-
-    workers = [Meanwhile(partial(work, own)) for own in (names, names[::-1]) * 2]
-    for worker in workers:
-        worker.result(PATIENCE)
-    assert database_store.count() == 0
-
-
 def test_nothing_is_put_while_a_lock_is_held_that_has_to_be_free(
     database_store: DatabaseStore,
 ) -> None:
@@ -194,20 +183,7 @@ def test_nothing_is_put_while_a_lock_is_held_that_has_to_be_free(
 def test_a_missing_table_is_reported(use_caches: UseCaches, alias: str) -> None:
     call_command("migrate", "django_tasklock", "zero", database=alias, verbosity=0)
     says = f"migrate django_tasklock --database={alias}"
-    verbs: list[Callable[[], object]] = [
-        lambda: locks.acquire("video:1"), lambda: [*stores["default"].check()],
-    ]  # fmt: skip
-    for verb in verbs:
-        with pytest.raises(StoreUnavailable, match=says):
-            verb()
-
-
-def test_notes_fit_beside_the_longest_prefix(database_store: DatabaseStore) -> None:
-    store = DatabaseStore(replace(database_store.settings, key_prefix="p" * 34))
-    for key in ("k" * 219, "k" * 500, "ends with a space ", "ends with a space"):
-        store.set_note(Note(key, f"of {key}", LONG))
-        assert store.get_note(key) == f"of {key}"
-    assert store.get_note("ends with a space ") == "of ends with a space "
+    unavailable(lambda: locks.acquire("video:1"), lambda: [*stores["default"].check()], says=says)
 
 
 def test_names_that_a_database_may_take_for_one_another(database_store: DatabaseStore) -> None:
@@ -227,6 +203,11 @@ def test_names_that_a_database_may_take_for_one_another(database_store: Database
     # And each to be released for itself
     assert all(lease.release() for lease in leases)
     assert database_store.count() == 0
+    # So are the longest, in the widest characters.
+    for end in ("🔒", "'", '"', "\\", "%", "_", "`"):
+        lease = granted(database_store, "🔑" * 199 + end)
+        assert [info.name for info in database_store.list(lease.name)] == [lease.name]
+        assert lease.release()
 
 
 def test_tokens_are_compared_by_case(database_store: DatabaseStore) -> None:
@@ -236,13 +217,6 @@ def test_tokens_are_compared_by_case(database_store: DatabaseStore) -> None:
     assert isinstance(asked(database_store, "video:1", "A" * 22), Refusal)
     assert database_store.clear("video:1", "A" * 22) is False
     assert database_store.clear("video:1", "a" * 22) is True
-
-
-def test_the_longest_names_in_the_widest_characters(database_store: DatabaseStore) -> None:
-    for end in ("🔒", "'", '"', "\\", "%", "_", "`"):
-        lease = granted(database_store, "🔑" * 199 + end)
-        assert [info.name for info in database_store.list(lease.name)] == [lease.name]
-        assert lease.release()
 
 
 @pytest.mark.parametrize(
@@ -274,6 +248,12 @@ def test_two_prefixes_in_one_table(database_store: DatabaseStore, use_caches: Us
     assert locks.using("other").clear("video:1")
     assert locks.count() == 1
     assert stores["default"].get_note("a note") == "default"
+    # Notes fit beside the longest one.
+    store = DatabaseStore(replace(database_store.settings, key_prefix="p" * 34))
+    for key in ("k" * 219, "k" * 500, "ends with a space ", "ends with a space"):
+        store.set_note(Note(key, f"of {key}", LONG))
+        assert store.get_note(key) == f"of {key}"
+    assert store.get_note("ends with a space ") == "of ends with a space "
 
 
 def test_a_list_goes_through_all_of_many(database_store: DatabaseStore) -> None:
@@ -312,3 +292,105 @@ def test_a_session_in_another_time_zone(use_caches: UseCaches, alias: str) -> No
         age = datetime.now(timezone.utc) - held.acquired_at
         assert abs(age.total_seconds()) < 600
         stores.forget()
+
+
+# The caller's own connection, whose transaction neither hides a lease nor takes it back.
+
+
+@pytest.fixture
+def written(alias: str) -> Iterator[str]:
+    """The alias of a database with a table of the application, beside the locks.
+
+    SQLite has one writer to a file: there the application has another one."""
+    written = "default" if alias == "sqlite" else alias
+    with connections[written].cursor() as cursor:
+        cursor.execute("CREATE TABLE work (done integer)")
+    yield written
+    with connections[written].cursor() as cursor:
+        cursor.execute("DROP TABLE work")
+
+
+on_each = pytest.mark.parametrize("alias", ON_DATABASES, indirect=True)
+
+
+def write(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("INSERT INTO work VALUES (1)")
+
+
+@on_each
+def test_what_was_taken_and_released_stays_so_when_the_transaction_is_rolled_back(
+    written: str,
+) -> None:
+    released = taken("video:2")
+    with transaction.atomic(using=written):
+        write(written)
+        lease = taken("video:1")
+        assert released.release()
+        transaction.set_rollback(True, using=written)
+    assert [info.name for info in locks.list()] == ["video:1"]
+    assert lease.extend()
+    assert lease.release()
+    # Nor does a failed one take a lock with it. PostgreSQL refuses every statement of such a one.
+    with (
+        pytest.raises(DatabaseError, match="no_such_table"),
+        transaction.atomic(using=written),
+        lock("video:1") as held,
+    ):
+        connections[written].cursor().execute("SELECT * FROM no_such_table")
+    assert not held.held
+    assert not locks.is_locked("video:1")
+
+
+@on_each
+def test_another_process_sees_a_lease_while_the_transaction_is_open(written: str) -> None:
+    with Agent() as other, transaction.atomic(using=written):
+        write(written)
+        lease = taken("video:1")
+        assert other.ask("acquire", name="video:1") is None
+        assert lease.release()
+        answer = other.ask("acquire", name="video:1")
+        assert answer["fence"] > (lease.fence or 0)
+        assert not locks.acquire("video:1"), "nor is what others do hidden from the caller"
+        assert other.ask("release") is True
+        assert taken("video:1").release()
+
+
+def test_a_caller_that_has_written_to_sqlite_is_told_that_it_waits_for_itself(
+    transactional_db: None, use_caches: UseCaches
+) -> None:
+    """The locks are in the very file that the application writes to."""
+    use_caches({}, {"default": settings_of_store("default", TIMEOUT=1.0)})
+    lease = taken("video:1")
+    for verb in (
+        lambda: locks.acquire("video:2"),
+        lambda: locks.acquire("video:2", wait=LONG),
+        lease.extend,
+        lambda: locks.clear("video:1"),
+    ):
+        with transaction.atomic():
+            Group.objects.create(name="writers")
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="caller's own transaction") as caught:
+                verb()
+            assert time.monotonic() - began < LONG
+            assert 'OPTIONS["DATABASE"]' in str(caught.value)
+            assert locks.count() == 1, "what reads works meanwhile"
+            transaction.set_rollback(True)
+    assert lease.release()
+
+
+def test_another_writer_to_sqlite_is_waited_for(
+    transactional_db: None, use_caches: UseCaches
+) -> None:
+    """Others' transactions end without the caller."""
+    use_caches({}, {"default": settings_of_store("default")})
+    writer = connections.create_connection("default")
+    writer.inc_thread_sharing()
+    writer.cursor().execute("BEGIN IMMEDIATE")
+    waiter = Meanwhile(lambda: taken("video:1"))
+    time.sleep(0.3)
+    assert waiter.is_alive()
+    writer.cursor().execute("COMMIT")
+    writer.close()
+    assert waiter.result().release()

@@ -1,4 +1,5 @@
-"""How a record is found in a value, whatever the cache's serializer puts around it.
+"""How a record is found in a value, whatever the cache's serializer puts around it; and
+the names of a store's keys in Redis.
 
 All that reads what somebody else may have written takes bytes of every shape for what they are not,
 or for nothing, and never raises. No server is asked.
@@ -19,7 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from django_tasklock import locks
 from django_tasklock._values.event import Event
+from django_tasklock._values.lock_info import LockKeys, kept_key
 from django_tasklock._values.owner import Owner, operator_record, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery.debounce import Burst
@@ -38,7 +41,10 @@ from django_tasklock.stores.records import (
     waiter_of,
 )
 from django_tasklock.stores.redis.keys import Keys
+from tests.conftest import UseRedis
 from tests.inside import show_everywhere
+from tests.steps import LONG
+from tests.tenants import current, make_key, tenant
 
 RECORD = {
     **new_record(
@@ -234,3 +240,91 @@ def test_any_bytes(reader: Callable[[bytes], Any], data: st.DataObject) -> None:
 def test_what_is_written_is_read(reader: Callable[[bytes], Any]) -> None:
     for content in SEEDS[reader]:
         reader(content)
+
+
+def keys(prefix: str = "lock") -> Keys:
+    return Keys(lambda key: f":1:{key}", prefix, "default", prepends=True)
+
+
+def keys_of_tenants() -> Keys:
+    return Keys(lambda key: make_key(key, "site", 1), "lock", "default", prepends=False)
+
+
+def test_a_lock_has_a_key_and_a_queue_and_shares_the_rest() -> None:
+    # Given the keys of a store, with a prefix and without one
+    for prefix, start in (("lock", b":1:lock:"), ("", b":1:")):
+        made = keys(prefix)
+
+        # I expect a lock to have a key and a wait queue of its own
+        lock = made.of("video:1")
+        assert lock.key == start + b"video:1"
+        assert lock.queue == lock.permits == start + b"video:1 queue"
+
+        # And no note's key to be one of those that all locks share
+        shared = made.index, made.listed, made.fences, made.history
+        notes = {made.of(f" {what}").key for what in ("index", "listed", "fences", "history")}
+        assert len({*shared, *notes}) == 8
+
+
+def test_the_permits_of_a_name_may_have_one_queue() -> None:
+    """A plain lock may have such a name too: its record says which it is."""
+    made = keys()
+    permit = made.of("report#12")
+    assert permit.queue == b":1:lock:report#12 queue"
+    assert permit.permits == b":1:lock:report queue" == made.of("report").queue
+    assert made.of_question([permit], 12)[2] == permit.permits
+    assert made.of_question([permit], None)[2] == permit.queue
+
+
+def test_names_are_found_in_the_index_and_nothing_else_is() -> None:
+    for made in (keys(), keys_of_tenants()):
+        for name in ("video:1", "é#1", " queued a b"):
+            found = made.name_of(made.of(name).member)
+            assert found == name
+            assert made.of(name).key == made.of(found or "").key
+        for member in (b"", b"\xff", b"two words", b"x" * 500, b"x\n"):
+            assert made.name_of(member) is None
+
+
+def test_keys_are_made_once_and_leave_the_process_if_they_depend_on_the_thread() -> None:
+    for made in (keys(), keys_of_tenants()):
+        lock = made.of("report#1")
+        assert made.of(lock) is lock
+    said = LockKeys("video:1", "default", b"somebody's", of_all=False)
+    assert keys().of(said).key == keys().of("video:1").key
+    assert keys_of_tenants().of(said).key == b"somebody's"
+    plain, of_tenant = keys().of("report#1"), keys_of_tenants().of("report#1")
+    assert type(pickle.loads(pickle.dumps(plain))) is str
+    there = pickle.loads(pickle.dumps(of_tenant))
+    assert (there, there.key, there.permits) == (of_tenant, of_tenant.key, of_tenant.permits)
+    assert (kept_key(plain), kept_key(there)) == (None, "public:site:1:lock:report#1")
+
+
+def test_permits_have_one_queue_whatever_the_function_for_keys_makes() -> None:
+    made = Keys(lambda key: f"digest-{len(key)}", "lock", "default", prepends=False)
+    first, second = made.of("report#1"), made.of("report#2")
+    of_a_handle = made.of(LockKeys("report#1", "default", first.key, of_all=False))
+    assert first.permits == second.permits == of_a_handle.permits == made.of("report").queue
+    # That of its tenant, wherever the tenant is in the key.
+    for key_of in ("{tenant}:{key}", "{key}:{tenant}"):
+
+        def key_of_tenant(key: str, key_of: str = key_of) -> str:
+            return key_of.format(tenant=current(), key=key)
+
+        made = Keys(key_of_tenant, "lock", "default", prepends=False)
+        with tenant("blue"):
+            permit, queue = made.of("report#1"), made.of("report").queue
+        for name in (permit, LockKeys("report#1", "default", permit.key, of_all=False)):
+            assert made.of(name).permits == queue
+
+
+def test_names_are_plain_for_other_code(use_redis: UseRedis) -> None:
+    """PyYAML, for one, takes no subclass of str."""
+    use_redis()
+    lease = locks.acquire("report", ttl=LONG)
+    assert lease is not None
+    assert locks.acquire("report") is None
+    (event,), (info,), found = locks.history("report"), locks.list(), locks.get("report")
+    assert found is not None
+    assert {type(each.name) for each in (lease, info, found, event)} == {str}
+    lease.release()

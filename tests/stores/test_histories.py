@@ -76,7 +76,7 @@ def test_no_two_hold_one_lock_at_night_while_members_of_a_quorum_stand_still(
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_no_two_hold_one_lock_at_night_while_members_of_zookeeper_stand_still(
+def test_no_two_hold_one_lock_at_night_while_members_of_zookeeper_stand_still_and_die(
     use_zookeeper: Callable[..., BaseStore], tmp_path: Path
 ) -> None:
     from tests.zookeepers import ensemble
@@ -84,14 +84,18 @@ def test_no_two_hold_one_lock_at_night_while_members_of_zookeeper_stand_still(
     with ensemble() as servers:
         store = use_zookeeper(",".join(server.hosts for server in servers), TIMEOUT=PATIENCE)
 
-        def pause(chance: Random) -> None:
+        def harm(chance: Random) -> None:
             if chance.random() < 0.3:
                 server = chance.choice(servers)
-                server.pause()
+                kills = chance.random() < 0.3
+                begin, end = (
+                    (server.kill, server.restart) if kills else (server.pause, server.resume)
+                )
+                begin()
                 time.sleep(chance.uniform(0.1, 2.0))
-                server.resume()
+                end()
 
-        check(store, NIGHT_SECONDS, tmp_path, pause)
+        check(store, NIGHT_SECONDS, tmp_path, harm)
 
 
 def check(store: BaseStore, seconds: float, folder: Path, *disturb: Any) -> None:

@@ -60,7 +60,7 @@ def test_there_are_listeners_only_where_somebody_waits() -> None:
     assert store._listeners.look() is store.listeners
 
 
-def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
+def test_a_connection_that_nobody_reads_is_not_used_and_its_thread_ends(
     own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken("video:1")
@@ -72,13 +72,7 @@ def test_a_connection_that_nobody_has_read_for_a_while_is_not_used(
     listener()._held[""].heard -= silence_seconds()
     assert connection() is not before
     assert channels(own_server) == 1
-
-
-def test_the_thread_ends_when_nobody_has_waited_for_a_while(
-    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
     listen_for(monkeypatch, 0.1)
-    taken("video:1")
     connection()
     listener().read_by_thread()
     until(lambda: not channels(own_server), "the end of the subscription")
@@ -189,37 +183,35 @@ def test_an_interrupted_subscription_leaves_nobody_who_waits(
     thread.result()
 
 
-class TestFork:
-    @pytest.mark.usefixtures("each_fork")
-    def test_a_child_listens_on_a_connection_of_its_own(self, own_server: RedisServer) -> None:
-        lease = taken("video:1")
-        connection()
-        mine = listener().id
+@pytest.mark.usefixtures("each_fork")
+def test_a_child_listens_on_a_connection_of_its_own(own_server: RedisServer) -> None:
+    lease = taken("video:1")
+    connection()
+    mine = listener().id
 
-        def child() -> Any:
-            subscribed = listener().subscribed
-            assert locks.acquire("video:1", wait=0.2) is None
-            return [subscribed, listener().id != mine, channels(own_server)]
+    def child() -> Any:
+        subscribed = listener().subscribed
+        assert locks.acquire("video:1", wait=0.2) is None
+        return [subscribed, listener().id != mine, channels(own_server)]
 
-        assert in_child(child) == [False, True, 2]
-        assert channels(own_server) == 1
-        assert lease.release()
+    assert in_child(child) == [False, True, 2]
+    assert channels(own_server) == 1
+    assert lease.release()
 
-    def test_a_child_keeps_no_dead_waiter_of_its_parent_alive(
-        self, own_server: RedisServer
-    ) -> None:
-        taken("video:1")
-        reading, writing = os.pipe()
-        parent = fork()
-        if parent == 0:
-            try:
-                connection()
-                if not fork():
-                    os.close(writing)
-                    os.read(reading, 1)  # It lives until the end of the test.
-            finally:
-                os._exit(0)
-        os.waitpid(parent, 0)
-        until(lambda: not channels(own_server), "the end of the parent's subscription", within=5)
-        os.close(writing)
-        os.close(reading)
+
+def test_a_child_keeps_no_dead_waiter_of_its_parent_alive(own_server: RedisServer) -> None:
+    taken("video:1")
+    reading, writing = os.pipe()
+    parent = fork()
+    if parent == 0:
+        try:
+            connection()
+            if not fork():
+                os.close(writing)
+                os.read(reading, 1)  # It lives until the end of the test.
+        finally:
+            os._exit(0)
+    os.waitpid(parent, 0)
+    until(lambda: not channels(own_server), "the end of the parent's subscription", within=5)
+    os.close(writing)
+    os.close(reading)

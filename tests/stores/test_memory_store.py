@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -24,8 +23,8 @@ from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.inside import longest_silence, new_token
 from tests.interruptions import interrupted
-from tests.steps import LONG, Meanwhile, holder, in_child, sent, taken, waiter
-from tests.waiting import PATIENCE, until
+from tests.steps import LONG, holder, sent, taken, waiter
+from tests.waiting import until
 
 DUMMY = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
 IN_MEMORY = {"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}}
@@ -212,37 +211,6 @@ def test_the_waiter_has_the_lock_if_it_leaves_at_that_moment() -> None:
             store.release("video:1", lease.token)
         assert isinstance(asking.leave(), Grant)
         store.release("video:1", token)
-
-
-@pytest.mark.usefixtures("each_fork")
-def test_a_forked_child_has_a_copy_of_the_locks_and_none_of_the_leases() -> None:
-    lease = taken("video:1")
-
-    def child() -> list[Any]:
-        refused = locks.acquire("video:1") is None
-        free = locks.acquire("video:2") is not None
-        return [refused, free, lease.held]
-
-    assert in_child(child) == [True, True, False]
-    assert locks.count() == 1
-    assert lease.release()
-
-
-@pytest.mark.usefixtures("each_fork")
-def test_a_child_is_forked_while_another_thread_uses_the_store() -> None:
-    store: Any = stores["default"]
-    entered, leave = threading.Event(), threading.Event()
-
-    def use() -> None:
-        with store.guard:
-            entered.set()
-            leave.wait(PATIENCE)
-
-    thread = Meanwhile(use)
-    assert entered.wait(PATIENCE)
-    assert in_child(lambda: locks.acquire("video:1") is not None) is True
-    leave.set()
-    thread.result()
 
 
 def test_check_deploy_says_that_it_excludes_in_one_process_only() -> None:

@@ -1,19 +1,27 @@
-"""The store contract, held against every store; what those on a cache add to it; and a handful of
-tests by day of the stores that few projects have, which meet the whole contract at night."""
+"""The store contract, held against every store, and against one of three methods; by day a handful
+of tests of the stores that few projects have. And changes in any order, on any condition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from django.core.cache import cache, caches
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from django_tasklock import ListingNotSupported, LockNotAcquired, lock, locks
-from django_tasklock.stores.base import BaseStore, Note
-from django_tasklock.testing.steps import LONG_SECONDS, granted, refused
+from django_tasklock.conf import StoreSettings
+from django_tasklock.stores.base import BaseStore, Grant, Note
+from django_tasklock.stores.records import ANY, FREE, KEEP, Change, Done, Entry, Held, Record, after
+from django_tasklock.testing.steps import LONG_SECONDS, granted, new_name, refused
+from tests.dict_store import DictStore
 from tests.inside import new_token
+from tests.pages import DOCS, blocks
 from tests.steps import LONG, holder, taken
 from tests.stores.contract import WholeContract
 from tests.stores.contract.verbs import assert_a_child_and_its_parent_go_on
@@ -132,3 +140,154 @@ def test_a_key_that_somebody_else_set_is_a_lock_too(
     assert cache_store.clear(NAME) is True
     assert cache.get(key) is None
     granted(cache_store, NAME)
+
+
+SETTINGS = StoreSettings(alias="default")
+
+
+def test_the_docs_show_a_store_of_three_methods_and_a_missing_one_is_named() -> None:
+    # Given the page for authors of stores, I expect its code to be this store
+    shown = blocks(DOCS / "howto/store-of-your-own.md", "python")[0].text
+    text = Path(inspect.getfile(DictStore)).read_text()
+    code = text.partition("import threading")[2].strip()
+    assert shown.partition("import threading")[2].strip() == code
+    with pytest.raises(TypeError, match=r"get.*put"):
+        BaseStore(SETTINGS)  # type: ignore[abstract]
+
+
+class TestDictStore(WholeContract):
+    def make_store(self) -> BaseStore:
+        return DictStore(SETTINGS)
+
+
+class InSteps(DictStore):
+    """It cannot list, and makes its changes one after the other."""
+
+    puts_together = False
+    supports_listing = False
+    list = BaseStore.list
+
+
+class TestInSteps(WholeContract):
+    def make_store(self) -> BaseStore:
+        return InSteps(SETTINGS)
+
+
+def test_a_note_is_written_before_the_release_which_may_let_a_redelivery_in() -> None:
+    class Watched(InSteps):
+        seen: str | None = None
+
+        def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
+            if changes[0].name == "video:1" and changes[0].record is None:
+                self.seen = self.get_note("run 1")
+            return super().put(changes, least_fence)
+
+    store, token = Watched(SETTINGS), new_token()
+    assert isinstance(store.acquire(["video:1"], token, LONG, {}), Grant)
+    assert store.release("video:1", token, Note("run 1", "ended", LONG))
+    assert store.seen == "ended"
+
+
+TOKENS, VERSIONS = ("a" * 22, "b" * 22), (None, "v" * 22, "w" * 22)
+LOCKS = 3
+
+
+class Lease(NamedTuple):
+    token: str
+    version: str | None
+
+
+class Step(NamedTuple):
+    """A change of one of the locks, and the lease that it writes, if any."""
+
+    lock: int
+    expect: str | Held
+    writes: Lease | str | None
+
+    def change(self, names: Sequence[str]) -> Change:
+        record: Record | str | None = self.writes if isinstance(self.writes, str) else None
+        if isinstance(self.writes, Lease):
+            version = {"version": self.writes.version} if self.writes.version else {}
+            record = {"token": self.writes.token, "at": 1.0, **version}
+        return Change(names[self.lock], self.expect, record, LONG_SECONDS)
+
+
+LEASES = st.builds(Lease, st.sampled_from(TOKENS), st.sampled_from(VERSIONS))
+EXPECTED = st.sampled_from([FREE, FREE, ANY]) | LEASES.map(lambda lease: Held(*lease))
+STEPS = st.builds(Step, st.integers(0, LOCKS - 1), EXPECTED, LEASES | st.sampled_from([KEEP, None]))
+PUTS = st.lists(STEPS, min_size=1, max_size=LOCKS, unique_by=lambda step: step.lock)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.there: dict[int, Lease] = {}
+
+    def fits(self, step: Step) -> bool:
+        there, expect = self.there.get(step.lock), step.expect
+        if there is None:
+            return expect in (FREE, ANY)
+        if isinstance(expect, Held) and there != step.writes:
+            return there.token == expect.token and expect.version in (None, there.version)
+        return there == step.writes or expect == ANY
+
+    def put(self, steps: Sequence[Step]) -> tuple[bool, set[int]]:
+        """Whether they are made, and of which locks there is a new lease."""
+        if not all(map(self.fits, steps)):
+            return False, set()
+        new = set()
+        for number, expect, writes in steps:
+            there = self.there.get(number)
+            if writes is None:
+                self.there.pop(number, None)
+            elif isinstance(writes, Lease):
+                self.there[number] = writes
+                if there is None or not (there == writes or isinstance(expect, Held)):
+                    new.add(number)
+        return True, new
+
+
+@pytest.fixture
+def atomic_store(each_store: BaseStore) -> BaseStore:
+    if not each_store.atomic_release:
+        pytest.skip("it compares first and writes then")
+    return each_store
+
+
+# kazoo draws from the module random in a thread of its own.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(puts=st.lists(PUTS, max_size=8))
+def test_any_changes(atomic_store: BaseStore, puts: list[list[Step]]) -> None:
+    store, model, names = atomic_store, Model(), [new_name() for _ in range(LOCKS)]
+    fences = dict.fromkeys(range(LOCKS), 0)
+    for put in puts:
+        # Given changes of some locks, I expect them to be made or not as a dict would
+        steps = put if store.puts_together else put[:1]
+        done = store.put([step.change(names) for step in steps])
+        made, new = model.put(steps)
+        assert done.made == made
+
+        # And that to be there which a dict would have
+        found = store.get(names)
+        assert lease_in(found) == [model.there.get(number) for number in range(LOCKS)]
+        assert lease_in(done.entries) == [model.there.get(step.lock) for step in steps]
+
+        # And the fence of a lock to grow with each new lease of it, and with nothing else
+        for number, entry in enumerate(found):
+            if entry is not None and store.supports_fence:
+                assert entry.fence is not None
+                grown = entry.fence > fences[number]
+                assert grown if number in new else entry.fence == fences[number]
+                fences[number] = entry.fence
+
+
+def lease_in(entries: Sequence[Entry | None]) -> list[Lease | None]:
+    records = [None if entry is None else entry.record for entry in entries]
+    return [each and Lease(each["token"], each.get("version")) for each in records]  # type: ignore[misc]
+
+
+def test_a_ttl_is_given_to_leases_alone() -> None:
+    foreign = Entry("name", None, 20.0, digest="d")
+    kept = Change("name", ANY, KEEP, LONG_SECONDS)
+    assert after(kept, foreign, None) is foreign
+    assert after(kept, None, None) is None

@@ -18,7 +18,7 @@ from tests.conftest import UseCaches, database_alias
 from tests.quorum import LOCMEM
 from tests.steps import LONG, Meanwhile, in_child
 from tests.store_cases import MEMORY_STORE, database_store, zookeeper_store
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 CLUSTER = "django_tasklock.stores.cluster.RedisClusterStore"
 URL = "redis://127.0.0.1:1"
@@ -163,15 +163,6 @@ def test_threads_that_make_a_store_at_the_same_time_get_the_same_one() -> None:
     with override_settings(TASKLOCK=SLOW):
         makers = [Meanwhile(lambda: stores["default"]) for _ in range(2)]
         assert {maker.result() for maker in makers} == {stores["default"]}
-
-
-def test_what_is_being_made_of_older_settings_is_not_kept() -> None:
-    with override_settings(TASKLOCK=SLOW):
-        maker = Meanwhile(lambda: stores["default"])
-        until(lambda: SlowStore.both.n_waiting == 1)
-    SlowStore.both.wait()
-    assert isinstance(maker.result(), SlowStore)
-    assert not isinstance(stores["default"], SlowStore)
 
 
 @pytest.mark.usefixtures("on_redis", "each_fork")

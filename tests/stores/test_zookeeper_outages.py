@@ -15,13 +15,12 @@ from django_tasklock.stores.base import Grant
 from django_tasklock.stores.records import FREE, Change
 from django_tasklock.stores.zookeeper import ZooKeeperStore
 from tests.conftest import ProxyTo, UseCaches
-from tests.inside import new_token, no_thread_for_zookeeper, owner_record
+from tests.inside import new_token, owner_record
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, holder, taken
+from tests.steps import LONG, Meanwhile, answered, holder, taken, unavailable
 from tests.store_cases import zookeeper_store
-from tests.stores.steps import answered
 from tests.waiting import PATIENCE, until
-from tests.zookeepers import ZooKeeper, client_of, ensemble
+from tests.zookeepers import ZooKeeper, client_of, ensemble, own_zookeeper
 
 
 @pytest.fixture
@@ -78,25 +77,22 @@ def test_a_lease_outlives_the_session_that_took_it(
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["pause", "kill"])
 def test_a_silent_server_is_an_outage_within_the_timeout(
-    own_zookeeper_server: ZooKeeper, use_zookeeper: Callable[..., Any], way: str
+    use_zookeeper: Callable[..., Any], way: str
 ) -> None:
-    store = use_zookeeper(own_zookeeper_server.hosts, TIMEOUT=2.0)
-    lease = taken("video:1")
-    getattr(own_zookeeper_server, way)()
-    calls: list[Callable[[], Any]] = [
-        partial(store.get_note, "note"), locks.list, partial(lease.extend, LONG),
-    ]  # fmt: skip
-    for call in calls:
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable):
-            call()
-        assert time.monotonic() - began < 2.0 + PATIENCE / 4
-    if way == "pause":
-        own_zookeeper_server.resume()
-    else:
-        own_zookeeper_server.restart()
-    until(lambda: answered(lambda: lease.extend(LONG)))
-    assert lease.release()
+    with own_zookeeper() as server:
+        store = use_zookeeper(server.hosts, TIMEOUT=2.0)
+        lease = taken("video:1")
+        begin, end = {
+            "pause": (server.pause, server.resume), "kill": (server.kill, server.restart),
+        }[way]  # fmt: skip
+        begin()
+        for call in (partial(store.get_note, "note"), locks.list, partial(lease.extend, LONG)):
+            began = time.monotonic()
+            unavailable(call)
+            assert time.monotonic() - began < 2.0 + PATIENCE / 4
+        end()
+        until(lambda: answered(lambda: lease.extend(LONG)))
+        assert lease.release()
 
 
 @pytest.mark.nightly
@@ -109,50 +105,6 @@ def test_a_client_that_has_ended_is_replaced(use_zookeeper: Callable[..., Any]) 
         lease.extend(LONG)
     assert lease.extend(LONG)
     assert lease.release()
-
-
-@pytest.mark.nightly
-def test_a_thread_that_could_not_be_started_is_an_outage(
-    use_zookeeper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_zookeeper()
-    lease = taken("video:1")
-    with monkeypatch.context() as patched:
-        no_thread_for_zookeeper(patched)
-        with pytest.raises(StoreUnavailable, match="cannot start a thread"):
-            locks.is_locked("video:1")
-    assert lease.release()
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_locks_are_exclusive_while_the_leader_is_killed(use_caches: UseCaches) -> None:
-    with ensemble() as servers:
-        hosts = ",".join(server.hosts for server in servers)
-        use_caches({}, {"default": zookeeper_store(hosts, TIMEOUT=PATIENCE)})
-        kept = taken("kept", ttl=10 * LONG)
-        inside, most, fences = list[int](), list[int](), list[int]()
-
-        def work() -> None:
-            for _ in range(40):
-                lease = taken("video:1", wait=None)
-                inside.append(1)
-                most.append(len(inside))
-                fences.append(lease.fence or 0)
-                inside.pop()
-                assert lease.release()
-
-        threads = [Meanwhile(work) for _ in range(5)]
-        until(lambda: len(fences) >= 60)
-        (leader,) = [server for server in servers if server.leads]
-        leader.kill()
-        for thread in threads:
-            thread.result(3 * PATIENCE)
-        assert max(most) == 1
-        assert fences == sorted(set(fences))
-        assert len(fences) == 200
-        assert kept.extend(LONG)
-        assert kept.release()
 
 
 @pytest.mark.nightly

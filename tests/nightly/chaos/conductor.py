@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,16 +16,21 @@ from typing import Any
 
 import redis
 
-from example_project.die_with_parent import die_with_parent
-from tests.nightly.chaos import LATE_SECONDS, LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
+from tests.nightly.chaos import (
+    LATE_SECONDS,
+    LONGEST_TTL_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    NAMES,
+    play,
+)
 from tests.nightly.chaos.history import History, now
+from tests.nightly.chaos.player import Player
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, find_binary, forget_kept, kept_in
 from tests.store_cases import redis_cache
 
 __all__ = ["run"]
 
-ROOT = Path(__file__).resolve().parents[3]
 PROCESSES, AT_ONCE = 3, 4
 """that play; faults at one time"""
 QUIET_SECONDS = 3.0
@@ -54,14 +57,17 @@ def run(folder: Path, seconds: float, seed: str) -> None:
         import django
 
         django.setup()
-        history, until, players = History(folder, "conductor"), now() + seconds, list[Player]()
+        history, until = History(folder, "conductor"), now() + seconds
+        players, proxies = list[Player](), list[CutProxy]()
         for place in range(PROCESSES):
             proxy = stack.enter_context(CutProxy(("127.0.0.1", server.port)))
-            players.append(Player(place, proxy, history, (str(folder), seed, str(until))))
+            proxies.append(proxy)
+            env = _settings(proxy.url, few=place == 2)
+            players.append(Player(place, history, env, play.__name__, folder, seed, str(until)))
             stack.callback(players[-1].end)
         # A player ends with the thread that has started it, so those last as long as they do.
         at_once = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
-        faults = Faults(players, server, folder / "redis", history)
+        faults = Faults(players, proxies, server, folder / "redis", history)
         faults.run(at_once, until - min(QUIET_SECONDS, seconds / 4), Random(f"{seed}/faults"))
         for player in players:
             player.rest(until + REST_SECONDS)
@@ -81,64 +87,16 @@ def _settings(url: str, *, few: bool = False) -> dict[str, str]:
     }
 
 
-class Player:
-    """One process at a time in one place, whose connections go through ``proxy``."""
-
-    def __init__(
-        self, place: int, proxy: CutProxy, history: History, arguments: tuple[str, str, str]
-    ) -> None:
-        self.proxy, self._place, self._history, self._started = proxy, place, history, 0
-        self._folder, *self._arguments = arguments
-        self.harmed = threading.Lock()
-        """whoever stops or kills it has this"""
-        self._start()
-
-    def _start(self) -> None:
-        self._started += 1
-        self.name = f"{self._place}.{self._started}"
-        play = [sys.executable, "-m", "tests.nightly.chaos.play", self._folder, self.name]
-        with Path(self._folder, f"{self.name}.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                die_with_parent([*play, *self._arguments], by=signal.SIGKILL),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, start_new_session=True,
-                env=os.environ | _settings(self.proxy.url, few=self._place == 2),
-            )  # fmt: skip
-
-    def stop_for(self, seconds: float) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        time.sleep(seconds)
-        self.process.send_signal(signal.SIGCONT)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def kill(self) -> None:
-        """SIGKILL, and a new one in its place."""
-        since, status = now(), self.process.poll()
-        self.end()
-        if status is None:
-            self._history.write("fault", fault="killed", whom=self.name, since=since)
-        else:
-            self._history.write("died", whom=self.name, since=since, status=status)
-        self._start()
-
-    def rest(self, until: float) -> None:
-        """Wait for its end; the log of one that does not come to it says where it is."""
-        while self.process.poll() is None and now() < until:
-            time.sleep(0.05)
-        self.process.send_signal(signal.SIGUSR1)
-        if status := self.process.returncode:
-            self._history.write("died", whom=self.name, since=now(), status=status)
-
-
 class Faults:
-    """What is done to players, connections and the server, which has its data in ``kept``."""
+    """What is done to players, their connections (each has one of the ``proxies``) and the server,
+    which has its data in ``kept``."""
 
     def __init__(
-        self, players: list[Player], server: RedisServer, kept: Path, history: History
-    ) -> None:
-        self._players, self._server, self._kept, self._write = players, server, kept, history.write
+        self, players: list[Player], proxies: list[CutProxy], server: RedisServer, kept: Path,
+        history: History,
+    ) -> None:  # fmt: skip
+        self._players, self._proxies = players, dict(zip(players, proxies, strict=True))
+        self._server, self._kept, self._write = server, kept, history.write
         self._server_harmed = threading.Lock()
 
     def run(self, at_once: ThreadPoolExecutor, until: float, chance: Random) -> None:
@@ -180,7 +138,7 @@ class Faults:
 
     def _cut(self, player: Player, _: Random) -> None:
         with self._noted("cut", player.name):
-            player.proxy.cut()
+            self._proxies[player].cut()
 
     def _cut_all(self, _: Player, chance: Random) -> None:
         for player in self._players:
@@ -188,11 +146,12 @@ class Faults:
 
     def _lose_reply(self, player: Player, chance: Random) -> None:
         with self._noted("reply lost", player.name):
-            player.proxy.drop_reply(chance.choice(REPLIES), times=chance.randint(1, 3))
+            proxy = self._proxies[player]
+            proxy.drop_reply(chance.choice(REPLIES), times=chance.randint(1, 3))
             if chance.random() < 0.5:
-                player.proxy.cut()  # They connect anew, and it is one of those replies.
+                proxy.cut()  # They connect anew, and it is one of those replies.
             time.sleep(0.3)
-            player.proxy.drop_reply(times=0)
+            proxy.drop_reply(times=0)
 
     def _pause_server(self, _: Player, chance: Random) -> None:
         with self._noted("server paused", harmed=self._server_harmed):

@@ -7,41 +7,31 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from random import Random
 
-from django_tasklock import Lease, LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks
+from django_tasklock import Lease, LeaseLost, LockNotAcquired, lock, locks
 from tests.nightly.chaos import LONGEST_TTL_SECONDS, LONGEST_WAIT_SECONDS, NAMES
 from tests.nightly.chaos.history import History, now
+from tests.nightly.chaos.player import Moves
 
 THREADS = 4
 
 
-class Moves:
-    """What one thread does with the locks, at random, and writes down. It begins nothing after
-    ``until``; what it does depends on the ``seed``, and on its own name, alone."""
+class Player(Moves):
+    """One thread, which begins nothing after ``until``; a lease that is held then is given back."""
 
-    def __init__(self, history: History, thread: int, seed: str, until: float) -> None:
-        self._write, self._until = history.write, until
-        self._thread = f"{history.process}/{thread}"
-        self._chance = Random(f"{seed}/{self._thread}")
+    def play(self, until: float) -> None:
+        self.run(lambda: now() < until, self._move, self._pause)
 
-    def run(self) -> None:
-        """Play until the time is over; a lease that is held then is given back."""
-        number, chance = 0, self._chance
-        while now() < self._until:
-            number += 1
-            call, move = (
-                f"{self._thread}/{number}",
-                chance.choices([self._take, self._clear], [9, 1]),
-            )
-            try:
-                move[0](call, chance.choices(NAMES, weights=[7, 5, 3, 3, 3])[0])
-            except StoreUnavailable as error:
-                self._write("unavailable", call, reason=str(error))
-            except Exception as error:
-                self._write("raised", call, error=f"{type(error).__name__}: {error}")
-            time.sleep(chance.choice([0.0, 0.0, chance.uniform(0, 0.01), chance.uniform(0, 0.3)]))
+    def _move(self, call: str) -> None:
+        chance = self._chance
+        (move,) = chance.choices([self._take, self._clear], [9, 1])
+        move(call, chance.choices(NAMES, weights=[7, 5, 3, 3, 3])[0])
+
+    def _pause(self) -> float:
+        chance = self._chance
+        return chance.choice([0.0, 0.0, chance.uniform(0, 0.01), chance.uniform(0, 0.3)])
 
     def _take(self, call: str, name: str) -> None:
         chance = self._chance
@@ -102,7 +92,8 @@ def main(folder: str, name: str, seed: str, until: str) -> None:
     django.setup()
     history = History(Path(folder), name)
     for number in range(THREADS):
-        threading.Thread(target=Moves(history, number, seed, float(until)).run).start()
+        player = Player(history, str(number), seed)
+        threading.Thread(target=partial(player.play, float(until))).start()
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from django_tasklock.testing import StoreContract
 
-from .queueing import Queueing
-from .recording import Recording
-from .reserving import Reserving
-from .verbs import Forking, OtherVerbs, Rewriting, TakingSeveral
+from .keeping import Recording, Reserving
+from .verbs import Forking, OtherVerbs, Queueing, Rewriting, TakingSeveral
 
 __all__ = ["WholeContract"]
 
