@@ -226,30 +226,6 @@ def test_what_is_not_known_any_more_is_grey(
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
 
 
-def test_a_clear_ends_the_lease_that_was_seen_and_no_other(
-    open_page: Open, errors: list[str]
-) -> None:
-    # Given two ticked locks, one of which changes hands before the question is answered
-    taken("video:1")
-    changing = taken("video:2")
-    page = open_page()
-    for name in ("video:1", "video:2"):
-        row(page, name).get_by_role("checkbox").check()
-    page.get_by_role("combobox", name="Action").select_option("Clear selected locks")
-    page.locator("button[name=index]").click()
-    expect(page.get_by_role("heading", name="Clear these locks?")).to_be_visible()
-    changing.release()
-    successor = taken("video:2")
-
-    page.get_by_role("button", name="Clear 2 locks").click()
-
-    expect(page.get_by_text("Cleared: “video:1”.")).to_be_visible()
-    expect(page.get_by_text("changed hands: “video:2”.")).to_be_visible()
-    assert not locks.is_locked("video:1")
-    assert successor.extend()
-    assert errors == []
-
-
 def test_all_works_without_javascript(open_page: Open) -> None:
     taken("video:1")
     page = open_page(java_script_enabled=False)
