@@ -87,12 +87,22 @@ NUMBERS = {
     ],
 }
 """What a test has be another number, as in ``poll_after(monkeypatch, seconds=10)``."""
+FIXED = {
+    "extend_one_by_one": ("_engine.keeper.LEASES_PER_CALL", 1),
+    "forget_ends_at_once": ("celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001),
+    "patient_main_process": ("celery.request.CLEAR_WAIT_SECONDS", 60.0),
+    "pages_are_old": ("admin.health.SHOWN_SECONDS", -1),
+}
+"""The same, with the number, as in ``pages_are_old(monkeypatch)``."""
 
 
 def __getattr__(name: str) -> Any:
     """What is named in `LATER`, so that ``from tests.inside import diagnose`` is all one writes."""
     if name in NUMBERS:
         return partial(_have, NUMBERS[name])
+    if name in FIXED:
+        place, number = FIXED[name]
+        return partial(_have, [place], seconds=number)
     if name not in LATER:
         raise AttributeError(f"tests.inside has no {name!r}: add it to LATER, or a function")
     return pkgutil.resolve_name(f"django_tasklock.{LATER[name]}")
@@ -154,11 +164,6 @@ def no_thread_once(monkeypatch: pytest.MonkeyPatch) -> None:
         real(target)
 
     monkeypatch.setattr(jobs, "start_thread", start_thread)
-
-
-def extend_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have stores' threads extend each lease in a call of its own."""
-    monkeypatch.setattr(keeper_module, "LEASES_PER_CALL", 1)
 
 
 def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
@@ -270,11 +275,6 @@ def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
     return str(gone.SEEKER)
 
 
-def pages_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the pages with buttons be shown a day ago."""
-    monkeypatch.setattr("django_tasklock.admin.health.SHOWN_SECONDS", -1)
-
-
 def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Have ``locks clear`` fail when it has cleared one lock."""
 
@@ -355,16 +355,6 @@ def follow_up(task: Any, name: str = "job:1") -> str | None:
     """What the store's note says of the follow-up of runs under this lock."""
     reserved = task.conflict.reserves(f"{task.name} {name}", "", {})
     return next((task.locks.store.get_note(key) for key in reserved), None)
-
-
-def forget_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the result backend alone know of runs that have ended."""
-    monkeypatch.setattr("django_tasklock.celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001)
-
-
-def patient_main_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a worker's main process wait for what it clears, however busy the machine is."""
-    monkeypatch.setattr("django_tasklock.celery.request.CLEAR_WAIT_SECONDS", 60.0)
 
 
 def shut_down_alone(monkeypatch: pytest.MonkeyPatch) -> None:

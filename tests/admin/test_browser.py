@@ -264,20 +264,6 @@ def test_axe_finds_nothing_wrong_and_the_keyboard_reaches_all(open_page: Open, s
     expect(page.get_by_role("heading", name="Clear this lock?")).to_be_visible()
 
 
-def test_the_first_row_is_near_the_top_and_a_bar_is_to_be_seen_in_the_dark(open_page: Open) -> None:
-    taken("video:1")
-    orphan("gone:1")
-    page = open_page(color_scheme="dark", viewport={"width": 1280, "height": 800})
-    box = page.locator("#result_list tbody tr").first.bounding_box()
-    assert box is not None
-    assert box["y"] <= 320
-    colours = page.locator(".tasklock-bar").first.evaluate(
-        "bar => [bar, document.body].map(each => getComputedStyle(each).backgroundColor)"
-    )
-    assert colours[0] != colours[1]
-    assert "255, 255, 255" not in colours[0]
-
-
 def test_every_page_fits_a_phone(open_page: Open, errors: list[str]) -> None:
     taken("video:1", task="shop.tasks.send_nightly_report", task_id="0a1b2c3d-4e5f-6789-93f5")
     orphan("gone:1")

@@ -241,14 +241,6 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(process_env: Environment)
     assert done.stderr == b""
 
 
-def test_an_output_that_cannot_be_written_is_an_error(process_env: Environment) -> None:
-    with open("/dev/full", "w") as full:
-        done = shell(process_env(), "list", stdout=full)
-    assert done.returncode == 1
-    assert "could not be written: No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     "verb", ["list", "show", "history", "doctor", "explain", "clear", "hold", "run", "lead"]
 )
@@ -261,8 +253,3 @@ def test_help_fits_80_columns_and_has_an_example(
     said = capsys.readouterr().out
     assert f"manage.py locks {verb}" in said.partition("examples:\n")[2]
     assert max(map(len, said.splitlines())) <= 80
-
-
-def test_djangos_options_may_follow_the_verb(process_env: Environment) -> None:
-    done = shell(process_env(), "list", "--settings", "tests.settings", "--no-color")
-    assert (done.returncode, done.stdout) == (0, "No locks.\n")

@@ -6,7 +6,6 @@ change the one function of `_compat` that uses it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import inspect
@@ -17,9 +16,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import celery
 import pytest
@@ -32,25 +29,21 @@ from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
 from celery.exceptions import Retry
 from celery.fixups import django as celery_fixup
-from celery.worker import state, strategy
-from celery.worker.consumer import Consumer
+from celery.worker import strategy
 from celery.worker.request import Request as untyped_request
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
 from django.core.cache import caches
 from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
-from django.core.exceptions import SynchronousOnlyOperation
-from django.db import OperationalError, connections, transaction
+from django.db import connections
 from django_redis.cache import RedisCache
-from kombu import Exchange, Message, Queue
+from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import calculate_routing_key
-from redis.exceptions import NoScriptError, ResponseError
 
 from django_tasklock._compat import celery as celery_compat
-from django_tasklock._compat import celery_worker, django_database, redis_caches
+from django_tasklock._compat import django_database, redis_caches
 from django_tasklock._compat import redis as redis_compat
-from django_tasklock._compat.running_task import running_task
 from tests.servers import RedisServer
 
 Request: Any = untyped_request
@@ -98,24 +91,6 @@ class TestRedisPy:
         made = redis_compat.make_connection(pool, redis_compat.connection_options(pool))
         yield made
         made.disconnect()
-
-    def test_commands_and_replies(self, connection: Any) -> None:
-        commands = ((b"ECHO", b"a"), (b"EVALSHA", b"0" * 40, b"0"), (b"NOPE",), (b"ECHO", b"b"))
-        redis_compat.connect(connection)
-        redis_compat.send(connection, b"".join(map(redis_compat.pack, commands)))
-        one, missing, wrong, last = (redis_compat.read(connection) for _ in commands)
-        assert (one, last) == (b"a", b"b")
-        assert isinstance(missing, NoScriptError)
-        assert isinstance(wrong, ResponseError)
-
-    def test_options_and_limits_of_pools(self, pool: Any) -> None:
-        options = redis_compat.connection_options(pool)
-        assert options["port"] == pool.connection_kwargs["port"]
-        assert not [name for name in options if name.startswith(("maint", "orig_"))]
-        plain = redis.ConnectionPool(max_connections=3)
-        assert redis_compat.most_connections(plain) == (3, None)
-        blocking = blocking_pool(max_connections=4, timeout=5)
-        assert redis_compat.most_connections(blocking) == (4, 5)
 
     def test_subscription_on_a_connection_that_stays_closed(
         self, connection: Any, pool: Any
@@ -170,12 +145,6 @@ class TestCaches:
         assert made is not None
         assert not made.prepends
 
-    def test_a_cache_with_a_server_for_each_key_has_no_pool(self) -> None:
-        sharded = {"OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"}}
-        raw = redis_caches.raw_cache(RedisCache("redis://localhost/0", sharded))
-        assert raw is not None
-        assert raw.pool is None
-
 
 def work() -> None:
     """What the tasks here do."""
@@ -192,28 +161,6 @@ class TestCelery:
         assert celery_compat.is_of_project(app)
         app.main = "default"
         assert not celery_compat.is_of_project(app)
-
-    def test_running_task(self, app: Any) -> None:
-        looks = app.task(running_task, name="looks", shared=False)
-
-        def call() -> Any:
-            return looks()
-
-        calls = app.task(call, name="calls", shared=False)
-        assert looks.apply(task_id="id-1").get() == ("looks", "id-1")
-        assert calls.apply(task_id="id-2").get() == ("calls", "id-2")
-        assert looks() is running_task() is None
-
-    def test_a_worker_that_is_told_to_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert not celery_worker.is_shutting_down()
-        for how in ("should_stop", "should_terminate"):
-            for code in (True, 0):
-                with monkeypatch.context() as patch:
-                    patch.setattr(state, how, code)
-                    assert celery_worker.is_shutting_down()
-        request: Any = Mock()
-        state.active_requests.add(request)
-        assert request in celery_worker.active_requests()
 
     @pytest.mark.filterwarnings("ignore:Task name")  # Celery makes its own tasks again.
     def test_a_task_that_cannot_be_made_is_an_error_each_time(self, app: Any) -> None:
@@ -238,22 +185,6 @@ class TestCelery:
         [made] = [task for task in celery_compat.made_tasks(app) if task.name == "compat.made"]
         assert celery_compat.is_of_function(made)
         assert not celery_compat.is_of_function(own)
-
-    def test_workers_take_the_class_of_requests_from_the_hook(self, app: Any) -> None:
-        class Hooked(celery_compat.WorkerTask):
-            Strategy: Any = staticmethod(lambda task, app, consumer: task.Request)
-
-            def worker_request(self, given: Any, consumer: Any) -> Any:
-                return [given, consumer]
-
-        one = app.task(name="compat.hooked", shared=False, lazy=False, base=Hooked)(work)
-        consumer: Any = Mock(app=Mock(tasks={"compat.hooked": one}), strategies={})
-        Consumer.update_strategies(consumer)
-        assert consumer.strategies == {"compat.hooked": [Request, consumer]}
-
-    def test_methods_of_tasks(self) -> None:
-        for name in ("push_request", "pop_request", "signature_from_request", "on_replace"):
-            assert callable(getattr(Task, name))
 
     def test_broker_that_delays_messages(self, app: Any) -> None:
         app.conf.update(broker_url="amqp://nobody.invalid//", task_default_queue="plain")
@@ -313,67 +244,13 @@ class TestCelery:
         assert celery_compat.counts_parts_once(kept) != celery.__version__.startswith("5.6.")
         assert not celery_compat.counts_parts_once(none)
 
-    def test_requests_of_a_worker(self, app: Any) -> None:
-        """Their attributes, and the arguments that inspect shows."""
-        assert {"_request_dict", "_args", "_kwargs", "_task"} <= {*Request.__slots__}
-        assert Request._already_revoked is False
-        headers = {"id": "1", "task": "t", "argsrepr": "(<hidden>)", "kwargsrepr": "{}"}
-        message = Message('[["a"], {}, {}]', None, "application/json", "utf-8", headers=headers)
-        task: Any = SimpleNamespace(name="t", ignore_result=False)
-        request = celery_worker.WorkerRequest(message, app=app, task=task)
-        assert request.info()["args"] == "(<hidden>)"
-
-    def test_consumer_knows_its_pool_and_its_loop(self) -> None:
-        assert {"pool", "hub"} <= {*inspect.signature(Consumer.__init__).parameters}
-        hub = Mock(readers={})
-        for pool, loop in ((TaskPool(1, app=Mock()), hub), (Mock(), None)):
-            assert celery_worker.loop_of_children(Mock(pool=pool, hub=hub)) is loop
-
 
 class TestDjango:
-    @pytest.mark.django_db
-    def test_block_of_a_test_case_does_not_count(self) -> None:
-        assert connections["default"].in_atomic_block
-        assert not django_database.is_in_atomic("default")
-        with transaction.atomic():
-            assert django_database.is_in_atomic("default")
-
     def test_the_settings_are_those_that_a_test_run_changes(self, db: None) -> None:
         """The test database's name is the one that this very connection has."""
         its = connections["default"].settings_dict
         names = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
         assert django_database.settings_of("default") == tuple(its[name] for name in names)
-
-    def test_a_new_connection_is_another_one_for_all_threads(self, db: None) -> None:
-        wrapper, mine = django_database.new_wrapper("default"), connections["default"]
-        assert type(wrapper) is type(mine)
-        assert wrapper.settings_dict == mine.settings_dict
-        assert wrapper.settings_dict["OPTIONS"] is not mine.settings_dict["OPTIONS"]
-        wrapper.ensure_connection()
-        with ThreadPoolExecutor(1) as other_thread:
-            other_thread.submit(wrapper.close).result()
-
-    def test_a_wait_for_postgres_ends(self, postgres_alias: str) -> None:
-        wrapper = django_database.new_wrapper(postgres_alias)
-        django_database.limit_waits(wrapper, 0.2)
-        try:
-            with pytest.raises(OperationalError, match=r"no answer in 0.2 s"):
-                # The server does not notice that nobody waits any more: not for long.
-                wrapper.cursor().execute("SELECT pg_sleep(3)")
-        finally:
-            wrapper.close()
-
-    def test_connecting_off_the_event_loop(self, db: None) -> None:
-        async def connect() -> bool:
-            wrapper = django_database.new_wrapper("default")
-            with pytest.raises(SynchronousOnlyOperation):
-                wrapper.ensure_connection()
-            with django_database.off_the_event_loop():
-                wrapper.ensure_connection()
-                wrapper.close()
-            return asyncio.get_running_loop().is_running()
-
-        assert asyncio.run(connect())
 
     def test_a_thread_has_a_cache_of_its_own_in_any_context(self) -> None:
         """asgiref 3.11 kept one for all threads to which the context is copied."""

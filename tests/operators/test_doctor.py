@@ -11,6 +11,7 @@ import pytest
 import redis
 from celery import states
 from django.core.cache import cache, caches
+from django.core.checks import WARNING
 from django.core.management import CommandError, call_command
 from django.db import connections, models, transaction
 from django.test.utils import override_settings
@@ -33,6 +34,7 @@ from tests.inside import (
     when_messages_are_sought,
 )
 from tests.mailroom import Mailroom, mailroom
+from tests.pages import found as checked
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import held_by, holder, in_child
@@ -234,19 +236,30 @@ def test_the_queue_of_a_task_is_that_of_its_calls(room: Mailroom) -> None:
 # ------------------------------------------------------------------------------ servers
 
 
-def test_a_server_that_may_lose_locks(use_redis: UseRedis, own_redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_of_a_server_that_may_evict_locks_the_doctor_and_a_deployment_check_tell(
+    use_redis: UseRedis, own_redis_server: RedisServer, policy: str
+) -> None:
+    # Given a Redis that evicts keys when it is full
     use_redis(own_redis_server.url)
-    raw: Any = redis.Redis.from_url(own_redis_server.url)
-    raw.config_set("maxmemory", "100mb")
-    raw.config_set("maxmemory-policy", "allkeys-lru")
+    with redis.Redis.from_url(own_redis_server.url) as raw:
+        raw.config_set("maxmemory", "100mb")
+        raw.config_set("maxmemory-policy", policy)
+
+    # I expect a check of a deployment to say so, and no other check
+    assert checked() == []
+    (evicts,) = checked(deploy=True)
+    assert (evicts.id, evicts.level) == ("django_tasklock.eviction", WARNING)
+    assert policy in evicts.msg
+
+    # And the doctor, unless that check is silenced
     (found,), status = doctor_json()
     assert (found["kind"], found["what"]) == ("server", "default")
     assert (found["serious"], status) == (True, 1)
-    assert "allkeys-lru" in found["message"]
+    assert policy in found["message"]
     assert "noeviction" in found["hint"]
     with override_settings(SILENCED_SYSTEM_CHECKS=["django_tasklock.eviction"]):
         assert doctor() == WELL
-    raw.close()
 
 
 def test_what_the_system_checks_say_is_a_problem_too(use_caches: UseCaches) -> None:
