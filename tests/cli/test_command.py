@@ -253,3 +253,6 @@ def test_help_fits_80_columns_and_has_an_example(
     said = capsys.readouterr().out
     assert f"manage.py locks {verb}" in said.partition("examples:\n")[2]
     assert max(map(len, said.splitlines())) <= 80
+    # And the exit statuses of ours, which shells do not use
+    statuses = (os.EX_UNAVAILABLE, os.EX_TEMPFAIL, os.EX_NOPERM) if verb == "run" else ()
+    assert all(f"{status}: " in " ".join(said.split()) for status in statuses)

@@ -124,7 +124,9 @@ class TestRedisPy:
 
 class TestCaches:
     @pytest.mark.parametrize("cache", [RedisCache, DjangoRedisCache])
-    def test_what_is_written_is_read(self, cache: Any, redis_server: RedisServer) -> None:
+    def test_what_is_written_under_a_key_is_read(
+        self, cache: Any, redis_server: RedisServer
+    ) -> None:
         one = cache(redis_server.url, {"KEY_PREFIX": secrets.token_hex(8)})
         raw = redis_caches.raw_cache(one)
         assert raw is not None
@@ -132,9 +134,7 @@ class TestCaches:
             client.set(raw.make_key("a"), raw.dumps("text"), px=10_000)
             assert one.get("a") == "text"
         raw.pool.disconnect()
-
-    @pytest.mark.parametrize("cache", [RedisCache, DjangoRedisCache])
-    def test_how_keys_are_made(self, cache: Any) -> None:
+        # And keys are made as the cache makes them
         one = cache("redis://localhost/0", {"KEY_PREFIX": "site", "VERSION": 3})
         raw = redis_caches.raw_cache(one)
         assert raw is not None

@@ -74,23 +74,6 @@ def test_a_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> 
     assert encode(8).items() > {"reason": "held_by_operator", "held_by": "alice"}.items()
 
 
-def test_runs_on_one_event_loop_take_turns() -> None:
-    steps: list[str] = []
-
-    @locked("video:1", ttl=LONG, wait=LONG)
-    async def work() -> None:
-        steps.append("begin")
-        if len(steps) == 1:
-            await asyncio.to_thread(until, lambda: locks.waiters("video:1"))
-        steps.append("end")
-
-    async def both() -> None:
-        await asyncio.gather(work(), work())
-
-    async_to_sync(both)()
-    assert steps == ["begin", "end"] * 2
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_claims_its_row_and_leaves_it_as_it_ended(fails: bool, is_async: bool) -> None:
