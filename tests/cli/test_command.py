@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import getpass
 import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from django.core.management import CommandError, call_command
 
 from django_tasklock import LockService, locks
 from tests.admin.conftest import taken
-from tests.command import run, run_json, shell
+from tests.command import run, run_json
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, holder, waiter, waiting
@@ -100,26 +98,6 @@ def test_rows_for_programs() -> None:
     # Programs find their columns also where nothing is held.
     header = "name,ttl,acquired_at,host,pid,alive,thread,task,task_id,fence,waiters,longest_wait"
     assert run("list", "nosuch", "--format", "csv").startswith(f"{header},renewing,token,store,key")
-
-
-def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
-    process_env: Environment,
-) -> None:
-    taken("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
-    keyboard, screen = pty.openpty()
-    assert shell(process_env() | {"COLUMNS": "80"}, "list", stdout=screen).returncode == 0
-    os.close(screen)
-    written = b""
-    with contextlib.suppress(OSError):  # Linux's way to say that the other end was closed
-        while chunk := os.read(keyboard, 65536):
-            written += chunk
-    os.close(keyboard)
-    header, row = written.decode().splitlines()
-    assert len(header) <= 80
-    # A Chinese character takes two cells.
-    assert 70 < len(row) <= 78
-    assert row.startswith("视频:7777")
-    assert "777…777" in row
 
 
 # ------------------------------------------------------------------------------ show

@@ -224,19 +224,6 @@ def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(run: Run) -> No
     os.close(screen)
 
 
-@pytest.mark.nightly
-def test_what_the_command_leaves_behind_goes_on_without_the_lock(run: Run) -> None:
-    # As a daemon does whose starter ends
-    process = run("nightly", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
-    left = int(said(process))
-    try:
-        assert ended(process)[0] == 0
-        assert not locks.is_locked("nightly")
-        assert not gone(left)
-    finally:
-        os.kill(left, signal.SIGKILL)
-
-
 def test_store_that_is_down_runs_nothing(
     run: Run, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
 ) -> None:

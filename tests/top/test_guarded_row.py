@@ -216,20 +216,6 @@ def test_the_runs_own_error_is_reported_if_the_row_cannot_be_changed(
     assert work(row, taken(NAME))
 
 
-def test_a_guard_may_override_how_its_row_is_reopened() -> None:
-    class Again(StatusGuard):
-        def reopen(self, pk: Any, fence: int | None = None) -> bool:
-            return super().reopen(pk, fence) and bool(Job.objects.update(done_count=7))
-
-    def body() -> None:
-        raise SystemExit
-
-    row = job()
-    with pytest.raises(SystemExit):
-        work(row, taken(NAME), body, kind=Again)
-    assert (*of(row)[:1], row.done_count) == ("queued", 7)
-
-
 # ------------------------------------------------------------------------------ connections
 
 
