@@ -20,7 +20,6 @@ from django.test.utils import override_settings
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
-from django_tasklock import locks
 from tests import needs
 from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
@@ -117,8 +116,7 @@ def open_page(
         cookie = client.cookies[settings.SESSION_COOKIE_NAME]
         context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": url}])
         context.route(lambda to: not to.startswith(url), lambda route: route.abort())
-        if options.get("java_script_enabled", True):
-            context.clock.install()
+        context.clock.install()
         page = context.new_page()
         page.on(
             "console",
@@ -224,20 +222,6 @@ def test_what_is_not_known_any_more_is_grey(
     expect(page.locator("#tasklock-live")).to_contain_text("Your session has ended.")
     page.get_by_role("link", name="Log in again").click()
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
-
-
-def test_all_works_without_javascript(open_page: Open) -> None:
-    taken("video:1")
-    page = open_page(java_script_enabled=False)
-    expect(row(page, "video:1").locator(".tasklock-ttl")).to_contain_text("9m")
-    row(page, "video:1").get_by_role("link", name="video:1").click()
-    page.get_by_role("button", name="Clear…").click()
-    page.get_by_role("button", name="No, take me back").click()
-    row(page, "video:1").get_by_role("link", name="video:1").click()
-    page.get_by_role("button", name="Clear…").click()
-    page.get_by_role("button", name="Clear this lock").click()
-    expect(page.get_by_text("Cleared: “video:1”.")).to_be_visible()
-    assert not locks.is_locked("video:1")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

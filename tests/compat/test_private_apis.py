@@ -29,7 +29,7 @@ from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
 from celery.exceptions import Retry
 from celery.fixups import django as celery_fixup
-from celery.worker import strategy
+from celery.worker import state, strategy
 from celery.worker.request import Request as untyped_request
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
@@ -42,7 +42,7 @@ from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from django_tasklock._compat import celery as celery_compat
-from django_tasklock._compat import django_database, redis_caches
+from django_tasklock._compat import celery_worker, django_database, redis_caches
 from django_tasklock._compat import redis as redis_compat
 from tests.servers import RedisServer
 
@@ -162,6 +162,15 @@ class TestCelery:
         app.main = "default"
         assert not celery_compat.is_of_project(app)
 
+    @pytest.mark.parametrize("how", ["should_stop", "should_terminate"])
+    @pytest.mark.parametrize("code", [True, 0])
+    def test_a_worker_that_is_told_to_end(
+        self, monkeypatch: pytest.MonkeyPatch, how: str, code: Any
+    ) -> None:
+        assert not celery_worker.is_shutting_down()
+        monkeypatch.setattr(state, how, code)
+        assert celery_worker.is_shutting_down()
+
     @pytest.mark.filterwarnings("ignore:Task name")  # Celery makes its own tasks again.
     def test_a_task_that_cannot_be_made_is_an_error_each_time(self, app: Any) -> None:
         class Broken(Task):
@@ -258,12 +267,6 @@ class TestDjango:
         with ThreadPoolExecutor(1) as other_thread:
             found = other_thread.submit(copy_context().run, lambda: caches["default"]).result()
         assert found is not mine
-
-    def test_connections_that_drop_databases(self, postgres_alias: str) -> None:
-        connection = connections[postgres_alias]
-        assert not django_database.is_above_databases(connection)
-        with connection._nodb_cursor() as cursor:
-            assert django_database.is_above_databases(cursor.db)
 
 
 THREADS = """

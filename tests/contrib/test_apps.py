@@ -146,21 +146,6 @@ def test_an_app_without_its_library_says_which_extra_to_install(app: str) -> Non
     assert re.search(f"^{app} = ", extras, re.MULTILINE)
 
 
-def test_processes_with_the_app_for_prometheus_count_together(tmp_path: Path) -> None:
-    """In prometheus_client's multiprocess mode, as the children of a worker do."""
-    needs.package("prometheus_client")
-    from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.multiprocess import MultiProcessCollector
-
-    app, then = "django_tasklock.contrib.prometheus", "lock('a')(print)('done')"
-    for _ in range(2):
-        assert last_line(app, then=then, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == "done"
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
-    counted = 'tasklock_acquires_total{lock="a",outcome="acquired",store="default"} 2.0'
-    assert counted in generate_latest(registry).decode().splitlines()
-
-
 def test_the_app_for_opentelemetry_counts_the_same_by_the_sdk_of_the_project() -> None:
     needs.package("opentelemetry.sdk")
     said = last_line("django_tasklock.contrib.opentelemetry", then=COUNTED)

@@ -21,7 +21,6 @@ from unittest.mock import Mock, patch
 
 import celery
 import pytest
-from django.core.cache import cache
 from django.db import connection, models
 from django.test import RequestFactory
 from django.test.utils import isolate_apps
@@ -115,13 +114,6 @@ def dies(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_daily_run_that_is_killed_leaves_the_job_to_the_next_start(tables: Any) -> None:
-    killed = recipe("Once a day on two hosts", models=tables, send=dies)
-    killed_in_child(lambda: killed.send_daily_report(DATE))
-    daily = recipe("Once a day on two hosts", models=tables, send=lambda date: (3, 9))
-    assert daily.send_daily_report(DATE).income == 9
-
-
 def test_without_a_row_a_cooldown_keeps_the_date_taken_after_a_success_only() -> None:
     def with_cooldown(text: str) -> str:
         decorator, function = re.findall(r"(?m)^(?:@|def ).*$", text)
@@ -185,15 +177,6 @@ def test_of_many_who_miss_a_value_one_computes_it() -> None:
     counted.may_go.set()
     assert [visitor.result() for visitor in visitors] == [7] * 30
     assert len(counted.came) == 1
-    # When the value is stale, I expect the others not to wait
-    counted.may_go.clear()
-    cache.delete("sales-today:fresh")
-    computing = Meanwhile(shop.sales_today)
-    until(lambda: len(counted.came) == 2, "the one that computes")
-    assert all_of(*[shop.sales_today] * 10) == [7] * 10
-    counted.may_go.set()
-    assert computing.result() == 7
-    assert len(counted.came) == 2
 
 
 def test_five_calls_begin_and_the_sixth_waits_for_the_time() -> None:

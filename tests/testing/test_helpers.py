@@ -23,7 +23,6 @@ from django_tasklock.testing import (
     locks_in_memory,
     outage,
 )
-from django_tasklock.testing.steps import assert_held_by, granted
 from tests.conftest import UseCaches
 from tests.inside import new_token
 from tests.steps import LONG, Meanwhile, taken, waiting
@@ -202,10 +201,3 @@ class TestLocksInMemory:
         for wrong in (fixture, Tests):
             with pytest.raises(TypeError, match="decorates a test function"):
                 locks_in_memory()(wrong)
-
-
-def test_an_assert_of_the_contract_says_what_it_compared() -> None:
-    with locks_in_memory():
-        another = granted(stores["default"])._replace(token="another-token")
-        with pytest.raises(AssertionError, match="'another-token'"):
-            assert_held_by(another)
