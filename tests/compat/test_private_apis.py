@@ -27,7 +27,6 @@ from celery import Celery
 from celery.app.task import Task
 from celery.backends.redis import RedisBackend
 from celery.concurrency.prefork import TaskPool
-from celery.exceptions import Retry
 from celery.fixups import django as celery_fixup
 from celery.worker import state, strategy
 from celery.worker.request import Request as untyped_request
@@ -228,20 +227,6 @@ class TestCelery:
         for name, key in {**keys, "not known": "key"}.items():
             assert not celery_compat.is_broadcast(app, {"exchange": name, "routing_key": key})
         assert not celery_compat.is_broadcast(app, None)
-
-    def test_automatic_retries(self, app: Any) -> None:
-        """What they read of the task, whose own wrapper is left as it is."""
-
-        def body() -> None: ...
-
-        retried: Any = app.task(body, autoretry_for=(LookupError,), shared=False, lazy=False)
-        before = retried.run, retried._orig_run
-        for error, raised in ((LookupError("a"), Retry), (ValueError("a"), ValueError)):
-            retried.push_request(called_directly=False, is_eager=True, retries=0, id="1")
-            with pytest.raises(raised):
-                celery_compat.raise_as_body(retried, error)
-            retried.pop_request()
-        assert (retried.run, retried._orig_run) == before
 
     def test_backends(self, app: Any, redis_server: RedisServer) -> None:
         none, kept = app.backend, RedisBackend(app=app, url=redis_server.url)

@@ -110,10 +110,6 @@ def test_of_two_hosts_one_sends_and_a_later_start_finds_the_row(tables: Any) -> 
     assert tables.DailyReport.objects.count() == 1
 
 
-def dies(*_: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_without_a_row_a_cooldown_keeps_the_date_taken_after_a_success_only() -> None:
     def with_cooldown(text: str) -> str:
         decorator, function = re.findall(r"(?m)^(?:@|def ).*$", text)
@@ -155,7 +151,7 @@ def test_of_five_clicks_one_charges_and_a_later_one_finds_the_order_paid() -> No
 def test_one_process_leads_and_another_one_when_it_is_killed() -> None:
     """Commands, on two machines and in an outage: ``tests/top/test_leader.py``."""
     work = Crowd()
-    killed = recipe("One leader", import_next_item=dies, is_finished=lambda: True)
+    killed = recipe("One leader", import_next_item=lambda: os.kill(os.getpid(), signal.SIGKILL))
     killed_in_child(killed.main)
     began = time.monotonic()
     feeds = recipe("One leader", import_next_item=work.pass_through, is_finished=lambda: True)
@@ -219,37 +215,38 @@ def room(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield room
 
 
-def test_two_exports_of_a_tenant_run_and_those_of_others_meanwhile(room: Mailroom) -> None:
-    large = Crowd()
+@pytest.mark.parametrize(
+    ("heading", "name", "key", "calls", "at_once"),
+    [
+        ("Two at once per tenant", "export", "large", 4, 2),
+        ("A queue for each key", "book", 7, 10, 1),
+    ],
+)
+def test_so_many_tasks_of_one_key_run_at_once_and_those_of_others_meanwhile(
+    room: Mailroom, heading: str, name: str, key: Any, calls: int, at_once: int
+) -> None:
+    # Given many calls with one key, and a worker for each
+    busy = Crowd()
 
-    def write(tenant_id: str, page: int) -> None:
-        if tenant_id == "large":
-            large.pass_through(page)
+    def write(of: Any, number: int) -> None:
+        if of == key:
+            busy.pass_through(number)
 
-    exports = recipe("Two at once per tenant", write=write)
-    for page in range(4):
-        exports.export.delay("large", page)
-    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(4)]
-    until(lambda: large.here == 2 and len(room.ids()) == 2, "two runs, and two who come back")
-    small = exports.export.delay("small", 0)
-    assert room.deliver(room.take(small.id)) == ("SUCCESS", None)
-    large.may_go.set()
-    states = [worker.result()[0] for worker in workers]
-    assert sorted(states) == ["IGNORED"] * 2 + ["SUCCESS"] * 2
-    assert room.work_off() == [("SUCCESS", None)] * 2
-    assert large.most == 2
-    assert sorted(large.came) == [(0,), (1,), (2,), (3,)]
+    task = vars(recipe(heading, write=write))[name]
+    for number in range(calls):
+        task.delay(key, number)
+    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(calls)]
 
+    # I expect so many to run, the others to come back, and a call of another key to run meanwhile
+    come_back = calls - at_once
+    until(lambda: busy.here == at_once and len(room.ids()) == come_back, "those who come back")
+    other = task.delay(8, 0)
+    assert room.deliver(room.take(other.id)) == ("SUCCESS", None)
 
-def test_each_booking_of_an_account_runs_and_one_at_a_time(room: Mailroom) -> None:
-    books = Crowd()
-    bank = recipe("A queue for each key", write=books.pass_through)
-    for amount in range(10):
-        bank.book.delay(7, amount)
-    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(10)]
-    until(lambda: books.here == 1 and len(room.ids()) == 9, "one run, and nine who come back")
-    books.may_go.set()
-    assert sorted(worker.result()[0] for worker in workers) == ["IGNORED"] * 9 + ["SUCCESS"]
-    assert room.work_off() == [("SUCCESS", None)] * 9
-    assert books.most == 1
-    assert sorted(books.came) == [(7, amount) for amount in range(10)]
+    # And all of them to have run in the end
+    busy.may_go.set()
+    states = sorted(worker.result()[0] for worker in workers)
+    assert states == ["IGNORED"] * come_back + ["SUCCESS"] * at_once
+    assert room.work_off() == [("SUCCESS", None)] * come_back
+    assert busy.most == at_once
+    assert sorted(busy.came) == [(number,) for number in range(calls)]
