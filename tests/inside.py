@@ -75,18 +75,20 @@ LATER = {
     "duplicate_of": "celery.explain:duplicate_of",
     "check_tasks": "celery.checks:check_tasks",
 }
-NUMBERS = {
+REPLACED = {
     "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
     "listen_for": ["stores.redis.subscription.SILENCE_SECONDS"],
+    "connect_by": ["_compat.redis.connect"],
+    "interrupt_ends_of_subscriptions": ["stores.redis.subscription.Subscription.end"],
     "list_in_little_scripts": [
         f"stores.redis.store.{each}"
         for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT")
     ],
 }
-"""What a test has be another number, as in ``poll_after(monkeypatch, seconds=10)``."""
+"""What a test has be another, as in ``poll_after(monkeypatch, seconds=10)``."""
 FIXED = {
     "extend_one_by_one": ("_engine.keeper.LEASES_PER_CALL", 1),
     "forget_ends_at_once": ("celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001),
@@ -98,8 +100,8 @@ FIXED = {
 
 def __getattr__(name: str) -> Any:
     """What is named in `LATER`, so that ``from tests.inside import diagnose`` is all one writes."""
-    if name in NUMBERS:
-        return partial(_have, NUMBERS[name])
+    if name in REPLACED:
+        return partial(_have, REPLACED[name])
     if name in FIXED:
         place, number = FIXED[name]
         return partial(_have, [place], seconds=number)
@@ -108,7 +110,7 @@ def __getattr__(name: str) -> Any:
     return pkgutil.resolve_name(f"django_tasklock.{LATER[name]}")
 
 
-def _have(places: list[str], monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def _have(places: list[str], monkeypatch: pytest.MonkeyPatch, seconds: Any) -> None:
     for place in places:
         monkeypatch.setattr(f"django_tasklock.{place}", seconds)
 
@@ -384,11 +386,6 @@ def usual_options() -> dict[str, Any]:
     return {each.name: each.default for each in signature(How).parameters.values()}
 
 
-def connect_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[[object], None]) -> None:
-    """Have connections to Redis made by this function."""
-    monkeypatch.setattr("django_tasklock._compat.redis.connect", connect)
-
-
 # -- conflicts, and messages that wait
 
 
@@ -499,12 +496,6 @@ def has_arrived(subscription: Any) -> bool:
 def silence_seconds() -> float:
     """After which a subscription that nobody has read is not used any more."""
     return float(of_store("redis.subscription:SILENCE_SECONDS"))
-
-
-def interrupt_ends_of_subscriptions(
-    monkeypatch: pytest.MonkeyPatch, work: Callable[[Any], object]
-) -> None:
-    monkeypatch.setattr(f"{STORES}.redis.subscription.Subscription.end", work)
 
 
 # Of a database

@@ -80,17 +80,6 @@ def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: 
     assert str(stuck.pk) in [each.about.pk for each in diagnose() if each.kind == "owner gone"]
 
 
-def test_keys_without_a_ttl(room: Mailroom) -> None:
-    cache.set("lock:for-ever", "somebody's", timeout=None)
-    cache.set("lock:for-a-while", "somebody's", timeout=60)
-    cache.set("something-else", 1, timeout=None)
-    (problem,) = diagnose()
-    assert (problem.kind, problem.what, problem.serious) == ("no ttl", "for-ever", True)
-    said = {"task": None, "store": "default", "lock": "for-ever", "model": None, "pk": None}
-    assert said.items() <= problem.as_json().items()
-    assert doctor()[1] == 1
-
-
 def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +93,7 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
         assert diagnose() == []
 
 
-def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
+def test_a_key_without_a_ttl_has_a_hint_to_be_pasted_into_a_shell_whatever_names_hold(
     use_caches: UseCaches, redis_server: RedisServer
 ) -> None:
     use_caches(
@@ -114,8 +103,15 @@ def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
     names = {"--all", "-v", "a;touch${IFS}pwned", "$(touch${IFS}pwned)", "it's", '"', "\\", "*"}
     for name in (*names, "stays"):
         caches["second"].add(f"lock:{name}", 1, timeout=None)
-    found = {problem.what: problem.hint for problem in diagnose(["the other;store"])}
-    assert set(found) == {*names, "stays"}
+    caches["second"].set("lock:for-a-while", "somebody's", timeout=60)
+    caches["second"].set("something-else", 1, timeout=None)
+    problems = {problem.what: problem for problem in diagnose(["the other;store"])}
+    assert set(problems) == {*names, "stays"}
+    found = {what: problem.hint for what, problem in problems.items()}
+    assert {(each.kind, each.serious) for each in problems.values()} == {("no ttl", True)}
+    said = {"task": None, "store": "the other;store", "lock": "stays", "model": None, "pk": None}
+    assert said.items() <= problems["stays"].as_json().items()
+    assert doctor()[1] == 1
     for name in names:
         command = found[name].removeprefix("If nobody works under it: manage.py ")
         call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
