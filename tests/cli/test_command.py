@@ -24,7 +24,6 @@ from tests.store_cases import redis_cache
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
-Environment = Callable[[], dict[str, str]]
 KEYS = [
     "name", "ttl", "acquired_at", "owner", "token", "store", "key",
     "fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling", "alive",
@@ -205,7 +204,9 @@ def test_what_others_wrote_never_reaches_a_terminal_raw() -> None:
         assert run(*arguments).replace("\n", "").isprintable()
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_word(process_env: Environment) -> None:
+def test_a_reader_that_has_gone_ends_it_without_a_word(
+    process_env: Callable[[], dict[str, str]],
+) -> None:
     for number in range(400):
         taken(f"video:{number}", task="videos." + "transcode" * 40)
     command = f"{sys.executable} -m django locks list | head -1"

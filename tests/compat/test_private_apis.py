@@ -46,7 +46,6 @@ from django_tasklock._compat import redis as redis_compat
 from tests.servers import RedisServer
 
 Request: Any = untyped_request
-blocking_pool: Any = redis.BlockingConnectionPool  # Without types.
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -118,13 +117,12 @@ print(json.dumps(said))
 """
 
 
-def last_line(apps: str, *refused: str, then: str = "", **environment: str) -> str:
+def last_line(apps: str, *refused: str, then: str = "") -> str:
     """What a process of a site with these apps, in which some modules cannot be imported, prints
     last; its error, if it fails."""
     done = subprocess.run(
         [sys.executable, "-c", REFUSING + SITE + then, apps, *refused],
-        cwd=ROOT, env=os.environ | environment,
-        capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     return (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
 
