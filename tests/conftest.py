@@ -78,30 +78,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A run that failed says last which tests, with which seeds, and how to run them again."""
+    """A run that failed says last how to run these tests again, with the seed they have drawn."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or hasattr(config, "workerinput"):
         return
     failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
     if not failed:
         return
-    reporter.section("what failed, and how to run it again")
     # A run in which more have failed has one cause, mostly.
-    named, seeds = failed[:12], set[str]()
-    for report in named:
-        printed = "\n".join(text for _, text in report.sections)
-        own = {f"SEED={seed} " for seed in re.findall(r"^SEED=(\w+)", printed, re.MULTILINE)}
-        seeds |= own
-        crash = getattr(report.longrepr, "reprcrash", None)
-        message = crash.message.splitlines()[0] if crash and crash.message else report.when
-        reporter.write_line(f"{report.nodeid}: {message[:160]} {''.join(sorted(own))}".rstrip())
-    if len(failed) > len(named):
-        reporter.write_line(f"and {len(failed) - len(named)} more")
+    ids = " ".join(f"'{report.nodeid}'" for report in failed[:12])
+    printed = "\n".join(text for report in failed for _, text in report.sections)
+    seeds = sorted({*re.findall(r"^SEED=\w+", printed, re.MULTILINE)})
+    seed = seeds[0] if len(seeds) == 1 else ""
     make = "nightly-tests" if config.getoption("--nightly") else "test"
-    seed = seeds.pop() if len(seeds) == 1 else ""
     order = f"--randomly-seed={config.getoption('randomly_seed', None)}"
-    ids = " ".join(f"'{report.nodeid}'" for report in named)
-    reporter.write_line(f'{seed}make {make} ARGS="{order} {ids}"')
+    reporter.section("how to run again what failed")
+    reporter.write_line(f'{seed} make {make} ARGS="{order} {ids}"'.strip())
 
 
 @pytest.hookimpl(tryfirst=True)

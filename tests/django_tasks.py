@@ -1,4 +1,4 @@
-"""Tasks of Django 6 under locks; `tests/top/test_django_tasks.py` runs them."""
+"""Tasks of Django 6 under locks; `tests/top/test_locked_tasks.py` runs them."""
 
 from __future__ import annotations
 

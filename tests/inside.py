@@ -40,7 +40,6 @@ from django_tasklock._values.event import Event as Event
 from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle as read_handle
 from django_tasklock._values.owner import COOLING as COOLING
-from django_tasklock._values.owner import MARK as MARK
 from django_tasklock._values.owner import Owner as Owner
 from django_tasklock._values.owner import operator_record as operator_record
 from django_tasklock._values.owner import owner_record as owner_record
@@ -50,64 +49,69 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 
 LATER = {
-    # Operators, the command and the admin
-    "MOST_EVENTS": "operators.clearing:MOST_EVENTS",
+    # Operators, the command, the admin and the tables of the docs
     "Outcome": "operators.clearing:Outcome",
     "clear_all": "operators.clearing:clear_all",
     "as_seen": "operators.held:as_seen",
     "digest_of": "operators.held:digest_of",
-    "held_permits": "operators.held:held_permits",
-    "Holder": "operators.holders:Holder",
-    "command_line": "operators.holders:command_line",
-    "holder_of": "operators.holders:holder_of",
-    "meaning": "operators.holders:meaning",
-    "sentence": "operators.holders:sentence",
-    "requeue": "operators.lost_work:requeue",
-    "still_lost": "operators.lost_work:still_lost",
-    "clear_job": "operators.reservations:clear_job",
-    "key_of": "operators.reservations:key_of",
-    "queued_jobs": "operators.reservations:queued_jobs",
-    "row_if_known": "operators.rows:row_if_known",
-    "json_row": "cli.tables:json_row",
-    "lock_cells": "cli.tables:lock_cells",
+    "reserved_key": "operators.reservations:key_of",
+    "key_of_reservation": "operators.reservations:key_of",
     "lock_of": "admin.rows:lock_of",
     "seen_lock": "admin.rows:seen_lock",
-    # Stores
-    "Keys": "stores.redis.keys:Keys",
-    "SCRIPTS": "stores.redis.connections:SCRIPTS",
-    "RedisWaiter": "stores.redis.waiter:RedisWaiter",
-    "ReplicaWait": "stores.redis.replicas:ReplicaWait",
-    "Replicas": "stores.redis.replicas:Replicas",
-    "Connection": "stores.database.connections:Connection",
-    "TABLE": "stores.database.store:TABLE",
-    "event_of": "stores.event_text:event_of",
-    "text_of": "stores.event_text:text_of",
+    "PROBLEMS": "operators.problems:KINDS",
+    "COUNTERS": "contrib.measures:COUNTERS",
+    "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
+    "MOST_LABELS": "contrib.measures:MOST_LABELS",
+    "LockCollector": "contrib.prometheus.state:LockCollector",
     # Celery
-    "LockedRequest": "celery.request:LockedRequest",
-    "Row": "celery.row:Row",
-    "Run": "celery.run:Run",
-    "RunNote": "celery.note:RunNote",
     "active_apps": "_compat.celery:active_apps",
     "counts_parts_once": "_compat.celery:counts_parts_once",
     "queue_of_calls": "_compat.celery:queue_of_calls",
-    # Options of tasks, and what the tables of the docs have
+    "came_back": "celery.note:CameBack",
     "OPTIONS": "celery.options:OPTIONS",
     "check_call": "celery.option_checks:check_call",
     "explain_call": "celery.explain:explain_call",
     "duplicate_of": "celery.explain:duplicate_of",
     "check_tasks": "celery.checks:check_tasks",
-    "PROBLEMS": "operators.problems:KINDS",
-    "COUNTERS": "contrib.measures:COUNTERS",
-    "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
-    "LockCollector": "contrib.prometheus.state:LockCollector",
 }
+REPLACED = {
+    "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
+    "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
+    "look_often": ["_engine.jobs.LOOK_SECONDS"],
+    "keep_events_for": ["_engine.history.BATCH_SECONDS"],
+    "listen_for": ["stores.redis.subscription.SILENCE_SECONDS"],
+    "connect_by": ["_compat.redis.connect"],
+    "interrupt_ends_of_subscriptions": ["stores.redis.subscription.Subscription.end"],
+    "list_in_little_scripts": [
+        f"stores.redis.store.{each}"
+        for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT")
+    ],
+}
+"""What a test has be another, as in ``poll_after(monkeypatch, seconds=10)``."""
+FIXED = {
+    "extend_one_by_one": ("_engine.keeper.LEASES_PER_CALL", 1),
+    "forget_ends_at_once": ("celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001),
+    "patient_main_process": ("celery.request.CLEAR_WAIT_SECONDS", 60.0),
+    "pages_are_old": ("admin.health.SHOWN_SECONDS", -1),
+}
+"""The same, with the number, as in ``pages_are_old(monkeypatch)``."""
 
 
 def __getattr__(name: str) -> Any:
     """What is named in `LATER`, so that ``from tests.inside import diagnose`` is all one writes."""
+    if name in REPLACED:
+        return partial(_have, REPLACED[name])
+    if name in FIXED:
+        place, number = FIXED[name]
+        return partial(_have, [place], seconds=number)
     if name not in LATER:
         raise AttributeError(f"tests.inside has no {name!r}: add it to LATER, or a function")
     return pkgutil.resolve_name(f"django_tasklock.{LATER[name]}")
+
+
+def _have(places: list[str], monkeypatch: pytest.MonkeyPatch, seconds: Any) -> None:
+    for place in places:
+        monkeypatch.setattr(f"django_tasklock.{place}", seconds)
 
 
 # -- the engine
@@ -136,16 +140,6 @@ def give_up(lease: Lease, note: Note | None = None) -> None:
     lease.give_up()
 
 
-def ask_again_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
-    """Have waiters ask again so long after their question."""
-    monkeypatch.setattr(waiting, "LONGEST_SILENCE_SECONDS", seconds)
-
-
-def look_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have stores' threads look so often for what nobody refers to any more."""
-    monkeypatch.setattr(jobs, "LOOK_SECONDS", seconds)
-
-
 def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores' threads ask again soon where there was no answer, and look soon for tokens whose
     question may still be on its way."""
@@ -166,21 +160,10 @@ def no_thread_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "start_thread", start_thread)
 
 
-def extend_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have stores' threads extend each lease in a call of its own."""
-    monkeypatch.setattr(keeper_module, "LEASES_PER_CALL", 1)
-
-
 def as_before_a_checkpoint(monkeypatch: pytest.MonkeyPatch, fields: Mapping[str, Any]) -> None:
     """Have this process know of itself what it was before it was restored, and not read it yet."""
     known = {**owner_module.this_process(), **fields}
     monkeypatch.setattr(owner_module, "_this_process", known)
-
-
-def poll_after(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
-    """Have waiters poll so seldom."""
-    monkeypatch.setattr(waiting, "FIRST_POLL_SECONDS", seconds)
-    monkeypatch.setattr(waiting, "MAX_POLL_SECONDS", seconds)
 
 
 def forget_all() -> None:
@@ -232,11 +215,6 @@ def write_events() -> None:
     history.write_events(stores["default"])
 
 
-def keep_events_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have events come together for so long before they are written."""
-    monkeypatch.setattr(history, "BATCH_SECONDS", seconds)
-
-
 def fork_untold(fork: Callable[[], int]) -> int:
     """Fork, and have the package's handler of `os.register_at_fork` find nothing to do."""
     known, processes._all = processes._all, WeakValueDictionary()
@@ -259,15 +237,7 @@ def diagnose(aliases: Sequence[str] | None = None) -> list[Any]:
     return [*operators("doctor").diagnose(aliases)]
 
 
-def reserved_key(task: str, name: str) -> str:
-    """The key under which a store keeps the reservation of a job."""
-    key: str = operators("reservations").key_of(task, name)
-    return key
-
-
-def queue_of_calls(task: Any) -> str:
-    """The queue to which a task's calls go."""
-    return str(import_module("django_tasklock._compat.celery").queue_of_calls(task))
+diagnosed = diagnose
 
 
 def tasks_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -292,11 +262,6 @@ def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
     gone = import_module("django_tasklock.celery.gone_messages")
     monkeypatch.setattr(gone, "SEEK_SECONDS", seconds)
     return str(gone.SEEKER)
-
-
-def pages_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the pages with buttons be shown a day ago."""
-    monkeypatch.setattr("django_tasklock.admin.health.SHOWN_SECONDS", -1)
 
 
 def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -331,16 +296,6 @@ def counting() -> Iterator[Any]:
             signal.disconnect(receiver)
 
 
-def most_templates() -> int:
-    """How many templates of names a process counts by themselves."""
-    return int(import_module("django_tasklock.contrib.measures").MOST_LABELS)
-
-
-def lock_collector(**options: Any) -> Any:
-    """What the gauges for Prometheus are made of."""
-    return import_module("django_tasklock.contrib.prometheus.state").LockCollector(**options)
-
-
 # -- a guarded row and its run
 
 
@@ -368,20 +323,6 @@ def before_the_release(monkeypatch: pytest.MonkeyPatch, do: Callable[[Lease], ob
 # -- the life of a message
 
 
-def active_apps() -> list[Any]:
-    """Celery's apps that this process has made and not closed."""
-    from django_tasklock._compat import celery
-
-    return celery.active_apps()
-
-
-def counts_parts_once(backend: Any) -> bool:
-    """Whether this result backend may be told twice of a part of a chord."""
-    from django_tasklock._compat import celery
-
-    return celery.counts_parts_once(backend)
-
-
 def children_of(worker: Any) -> Any:
     """What watches the pool children of a worker, of which ``worker`` is the consumer."""
     from django_tasklock.celery.request import Children
@@ -389,13 +330,6 @@ def children_of(worker: Any) -> Any:
     children = Children()
     children.use(worker)
     return children
-
-
-def came_back() -> Exception:
-    """What a run ends with whose message is in the queue again."""
-    from django_tasklock.celery.note import CameBack
-
-    return CameBack()
 
 
 def deaths_of(request: Any) -> int:
@@ -410,16 +344,6 @@ def follow_up(task: Any, name: str = "job:1") -> str | None:
     """What the store's note says of the follow-up of runs under this lock."""
     reserved = task.conflict.reserves(f"{task.name} {name}", "", {})
     return next((task.locks.store.get_note(key) for key in reserved), None)
-
-
-def forget_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the result backend alone know of runs that have ended."""
-    monkeypatch.setattr("django_tasklock.celery.note.END_NOTE_WITH_RESULT_SECONDS", 0.001)
-
-
-def patient_main_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a worker's main process wait for what it clears, however busy the machine is."""
-    monkeypatch.setattr("django_tasklock.celery.request.CLEAR_WAIT_SECONDS", 60.0)
 
 
 def shut_down_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,11 +371,6 @@ def forget_threads_that_are_awaited() -> None:
 def usual_options() -> dict[str, Any]:
     """What a caller may say of a lock, with the defaults."""
     return {each.name: each.default for each in signature(How).parameters.values()}
-
-
-def connect_by(monkeypatch: pytest.MonkeyPatch, connect: Callable[[object], None]) -> None:
-    """Have connections to Redis made by this function."""
-    monkeypatch.setattr("django_tasklock._compat.redis.connect", connect)
 
 
 # -- conflicts, and messages that wait
@@ -564,23 +483,6 @@ def has_arrived(subscription: Any) -> bool:
 def silence_seconds() -> float:
     """After which a subscription that nobody has read is not used any more."""
     return float(of_store("redis.subscription:SILENCE_SECONDS"))
-
-
-def listen_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have `silence_seconds` be so many."""
-    monkeypatch.setattr(f"{STORES}.redis.subscription.SILENCE_SECONDS", seconds)
-
-
-def interrupt_ends_of_subscriptions(
-    monkeypatch: pytest.MonkeyPatch, work: Callable[[Any], object]
-) -> None:
-    monkeypatch.setattr(f"{STORES}.redis.subscription.Subscription.end", work)
-
-
-def list_in_little_scripts(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """A script reads at most so many leases, or names."""
-    for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT"):
-        monkeypatch.setattr(f"{STORES}.redis.store.{each}", most)
 
 
 # Of a database

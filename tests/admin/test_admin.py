@@ -59,6 +59,7 @@ def test_the_list_says_who_holds_what_and_counts_states(operator: Client) -> Non
     words = words_of(operator.get(LIST))
     assert "Locks 2" in words
     assert "all 2 gone 1" in words
+    assert "9m59s" in words or "10m" in words
     assert words.index("zebra") < words.index("video:1")
 
     # And the list to be narrowed to it
@@ -68,17 +69,16 @@ def test_the_list_says_who_holds_what_and_counts_states(operator: Client) -> Non
 
 
 @pytest.mark.parametrize("query", ["video:1", "video:*", "transcode", "id-1"])
-def test_a_search_finds_by_name_beginning_and_words(operator: Client, query: str) -> None:
+def test_a_search_finds_by_name_beginning_and_words_and_a_key_of_other_code(
+    operator: Client, query: str
+) -> None:
     taken("video:1", task="videos.transcode", task_id="id-1")
     taken("report:2")
+    cache.add("lock:legacy", 1, timeout=None)
     words = words_of(operator.get(LIST, {"q": query}))
     assert "1 result ( 2 total )" in words
     assert "video:1" in words
     assert "report:2" not in words
-
-
-def test_its_exact_name_finds_a_key_that_other_code_set(operator: Client) -> None:
-    cache.add("lock:legacy", 1, timeout=None)
     words = words_of(operator.get(LIST, {"q": "legacy"}))
     assert "other code" in words
     assert "never expires" in words
@@ -141,15 +141,6 @@ def test_without_view_lock_nothing_is_seen(client_with: UserWith) -> None:
         assert client.get(url).status_code == 403, url
 
 
-def test_without_the_csrf_token_nothing_changes(client_with: UserWith) -> None:
-    lease = taken("video:1")
-    client = client_with("view_lock", "delete_lock", enforce_csrf_checks=True)
-    for url in (LIST, url_of("delete", id_of(lease)), ADD, SEND):
-        assert client.post(url, {"post": "yes", "name": "x", "duration": "1h"}).status_code == 403
-    assert lease.extend()
-    assert not locks.is_locked("x")
-
-
 def test_a_lease_that_changed_hands_is_left_alone(operator: Client) -> None:
     seen, cleared = taken("video:1"), taken("video:2")
     ids = [id_of(seen), id_of(cleared)]
@@ -177,7 +168,10 @@ def test_an_entry_is_written_before_a_store_is_asked(
 
 def test_a_delete_page_without_a_lease_asks_for_that_of_now(operator: Client) -> None:
     lease = taken("video:1")
+    for button in ("Clear…", "History"):
+        assert button in page_of(operator.get(url_of("change", id_of(lease))))
     response = operator.post(url_of("delete", "default:video:1"), {"post": "yes"}, follow=True)
+    assert "No, take me back" in words_of(response)
     assert "Its process is alive: two runs may overlap." in words_of(response)
     assert lease.extend()
 

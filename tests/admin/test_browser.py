@@ -20,7 +20,6 @@ from django.test.utils import override_settings
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
-from django_tasklock import locks
 from tests import needs
 from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
@@ -117,8 +116,7 @@ def open_page(
         cookie = client.cookies[settings.SESSION_COOKIE_NAME]
         context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": url}])
         context.route(lambda to: not to.startswith(url), lambda route: route.abort())
-        if options.get("java_script_enabled", True):
-            context.clock.install()
+        context.clock.install()
         page = context.new_page()
         page.on(
             "console",
@@ -226,44 +224,6 @@ def test_what_is_not_known_any_more_is_grey(
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
 
 
-def test_a_clear_ends_the_lease_that_was_seen_and_no_other(
-    open_page: Open, errors: list[str]
-) -> None:
-    # Given two ticked locks, one of which changes hands before the question is answered
-    taken("video:1")
-    changing = taken("video:2")
-    page = open_page()
-    for name in ("video:1", "video:2"):
-        row(page, name).get_by_role("checkbox").check()
-    page.get_by_role("combobox", name="Action").select_option("Clear selected locks")
-    page.locator("button[name=index]").click()
-    expect(page.get_by_role("heading", name="Clear these locks?")).to_be_visible()
-    changing.release()
-    successor = taken("video:2")
-
-    page.get_by_role("button", name="Clear 2 locks").click()
-
-    expect(page.get_by_text("Cleared: “video:1”.")).to_be_visible()
-    expect(page.get_by_text("changed hands: “video:2”.")).to_be_visible()
-    assert not locks.is_locked("video:1")
-    assert successor.extend()
-    assert errors == []
-
-
-def test_all_works_without_javascript(open_page: Open) -> None:
-    taken("video:1")
-    page = open_page(java_script_enabled=False)
-    expect(row(page, "video:1").locator(".tasklock-ttl")).to_contain_text("9m")
-    row(page, "video:1").get_by_role("link", name="video:1").click()
-    page.get_by_role("button", name="Clear…").click()
-    page.get_by_role("button", name="No, take me back").click()
-    row(page, "video:1").get_by_role("link", name="video:1").click()
-    page.get_by_role("button", name="Clear…").click()
-    page.get_by_role("button", name="Clear this lock").click()
-    expect(page.get_by_text("Cleared: “video:1”.")).to_be_visible()
-    assert not locks.is_locked("video:1")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_wrong_and_the_keyboard_reaches_all(open_page: Open, scheme: Any) -> None:
     taken("video:1", task="videos.transcode", task_id="id-1")
@@ -286,20 +246,6 @@ def test_axe_finds_nothing_wrong_and_the_keyboard_reaches_all(open_page: Open, s
     expect(page.get_by_role("button", name="Clear…")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Clear this lock?")).to_be_visible()
-
-
-def test_the_first_row_is_near_the_top_and_a_bar_is_to_be_seen_in_the_dark(open_page: Open) -> None:
-    taken("video:1")
-    orphan("gone:1")
-    page = open_page(color_scheme="dark", viewport={"width": 1280, "height": 800})
-    box = page.locator("#result_list tbody tr").first.bounding_box()
-    assert box is not None
-    assert box["y"] <= 320
-    colours = page.locator(".tasklock-bar").first.evaluate(
-        "bar => [bar, document.body].map(each => getComputedStyle(each).backgroundColor)"
-    )
-    assert colours[0] != colours[1]
-    assert "255, 255, 255" not in colours[0]
 
 
 def test_every_page_fits_a_phone(open_page: Open, errors: list[str]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import getpass
 import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from django.core.management import CommandError, call_command
 
 from django_tasklock import LockService, locks
 from tests.admin.conftest import taken
-from tests.command import run, run_json, shell
+from tests.command import run, run_json
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, holder, waiter, waiting
@@ -26,7 +24,6 @@ from tests.store_cases import redis_cache
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
-Environment = Callable[[], dict[str, str]]
 KEYS = [
     "name", "ttl", "acquired_at", "owner", "token", "store", "key",
     "fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling", "alive",
@@ -102,26 +99,6 @@ def test_rows_for_programs() -> None:
     assert run("list", "nosuch", "--format", "csv").startswith(f"{header},renewing,token,store,key")
 
 
-def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
-    process_env: Environment,
-) -> None:
-    taken("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
-    keyboard, screen = pty.openpty()
-    assert shell(process_env() | {"COLUMNS": "80"}, "list", stdout=screen).returncode == 0
-    os.close(screen)
-    written = b""
-    with contextlib.suppress(OSError):  # Linux's way to say that the other end was closed
-        while chunk := os.read(keyboard, 65536):
-            written += chunk
-    os.close(keyboard)
-    header, row = written.decode().splitlines()
-    assert len(header) <= 80
-    # A Chinese character takes two cells.
-    assert 70 < len(row) <= 78
-    assert row.startswith("视频:7777")
-    assert "777…777" in row
-
-
 # ------------------------------------------------------------------------------ show
 
 
@@ -138,13 +115,8 @@ def test_show_says_it_in_a_sentence_and_then_what_is_known() -> None:
     found = run_json("show", "video:1")
     assert set(KEYS) < set(found)
     assert (found["row"], len(found["waiting"])) == (None, 1)
-    lease.release()
-    first.result()
 
-
-def test_show_says_who_waits_for_a_lock_whose_key_is_gone() -> None:
-    lease = taken("video:1")
-    first = waiter("video:1", 1)
+    # And who waits to be shown also when the key of the lock is gone
     caches["default"].delete(f"lock:{lease.name}")
     said = run("show", "video:1")
     assert said.startswith("video:1 itself is not locked.")
@@ -232,21 +204,15 @@ def test_what_others_wrote_never_reaches_a_terminal_raw() -> None:
         assert run(*arguments).replace("\n", "").isprintable()
 
 
-def test_a_reader_that_has_gone_ends_it_without_a_word(process_env: Environment) -> None:
+def test_a_reader_that_has_gone_ends_it_without_a_word(
+    process_env: Callable[[], dict[str, str]],
+) -> None:
     for number in range(400):
         taken(f"video:{number}", task="videos." + "transcode" * 40)
     command = f"{sys.executable} -m django locks list | head -1"
     done = subprocess.run(["sh", "-c", command], env=process_env(), capture_output=True)
     assert done.stdout.startswith(b"NAME")
     assert done.stderr == b""
-
-
-def test_an_output_that_cannot_be_written_is_an_error(process_env: Environment) -> None:
-    with open("/dev/full", "w") as full:
-        done = shell(process_env(), "list", stdout=full)
-    assert done.returncode == 1
-    assert "could not be written: No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -261,8 +227,6 @@ def test_help_fits_80_columns_and_has_an_example(
     said = capsys.readouterr().out
     assert f"manage.py locks {verb}" in said.partition("examples:\n")[2]
     assert max(map(len, said.splitlines())) <= 80
-
-
-def test_djangos_options_may_follow_the_verb(process_env: Environment) -> None:
-    done = shell(process_env(), "list", "--settings", "tests.settings", "--no-color")
-    assert (done.returncode, done.stdout) == (0, "No locks.\n")
+    # And the exit statuses of ours, which shells do not use
+    statuses = (os.EX_UNAVAILABLE, os.EX_TEMPFAIL, os.EX_NOPERM) if verb == "run" else ()
+    assert all(f"{status}: " in " ".join(said.split()) for status in statuses)

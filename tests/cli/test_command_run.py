@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from django.core.management import call_command
 
 from django_tasklock import locks
 from tests.conftest import UseRedis
@@ -144,27 +143,30 @@ def test_signals_are_passed_on(run: Run, name: str) -> None:
     assert not locks.is_locked("nightly")
 
 
-def test_clear_tells_the_command_at_the_next_renewal_and_kills_one_that_goes_on(run: Run) -> None:
-    script = TOLD.format(then=":")
+@pytest.mark.parametrize(
+    ("lose", "then", "says"),
+    [
+        ("clear", ":", "nightly was lost: the command gets SIGTERM."),
+        ("store gone", "exit 0", "the command gets SIGTERM"),
+    ],
+)
+def test_a_lost_lock_ends_the_command_also_one_that_goes_on_and_it_is_no_success(
+    run: Run, use_redis: UseRedis, own_redis_server: RedisServer, lose: str, then: str, says: str
+) -> None:
+    # Given a command whose lock is cleared, or whose store goes away
+    use_redis(own_redis_server.url)
+    script = TOLD.format(then=then)
     process = run("nightly", "--ttl", "3", "--kill-after", "0.5", "--", "sh", "-c", script)
     assert said(process) == "started"
-    assert locks.clear("nightly")
+    if lose == "clear":
+        assert locks.clear("nightly")
+    else:
+        own_redis_server.kill()
+
+    # I expect it to be told, and to be ended
     code, _, err = ended(process)
     assert code == LOST
-    assert "nightly was lost: the command gets SIGTERM." in err
-    assert "told" in err.splitlines()
-
-
-def test_store_that_is_gone_ends_the_command_with_the_lease_and_it_is_no_success(
-    run: Run, use_redis: UseRedis, own_redis_server: RedisServer
-) -> None:
-    use_redis(own_redis_server.url)
-    process = run("nightly", "--ttl", "3", "--", "sh", "-c", TOLD.format(then="exit 0"))
-    assert said(process) == "started"
-    own_redis_server.kill()
-    code, _, err = ended(process)
-    assert code == LOST
-    assert "the command gets SIGTERM" in err
+    assert says in err
     assert "told" in err.splitlines()
 
 
@@ -190,18 +192,6 @@ def test_all_that_the_command_started_dies_with_it_before_the_lock_is_taken(run:
     lease, ended = waiter.result(PATIENCE)
     assert lease
     assert all(ended), ended
-
-
-@pytest.mark.nightly
-def test_leader_of_the_group_that_is_killed_takes_the_command_with_it(run: Run) -> None:
-    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
-    child = int(said(process))
-    group = holder("nightly").owner.group
-    assert group == os.getpgid(child)
-    os.kill(group, signal.SIGKILL)
-    assert ended(process)[0] == 128 + signal.SIGKILL
-    assert gone(child)
-    assert not locks.is_locked("nightly")
 
 
 def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(run: Run) -> None:
@@ -232,19 +222,6 @@ def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(run: Run) -> No
     assert locks.acquire("nightly", wait=PATIENCE)
     os.close(keyboard)
     os.close(screen)
-
-
-@pytest.mark.nightly
-def test_what_the_command_leaves_behind_goes_on_without_the_lock(run: Run) -> None:
-    # As a daemon does whose starter ends
-    process = run("nightly", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
-    left = int(said(process))
-    try:
-        assert ended(process)[0] == 0
-        assert not locks.is_locked("nightly")
-        assert not gone(left)
-    finally:
-        os.kill(left, signal.SIGKILL)
 
 
 def test_store_that_is_down_runs_nothing(
@@ -298,10 +275,3 @@ def test_each_outcome_cools_for_its_own_time(run: Run) -> None:
     assert locks.clear("nightly")
     assert ended(run("nightly", *options, "--", "sh", "-c", "exit 3"))[0] == 3
     assert 0 < left() <= 300
-
-
-def test_statuses_of_ours_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        call_command("locks", "run", "--help")
-    help_text = " ".join(capsys.readouterr().out.split())
-    assert all(f"{status}: " in help_text for status in (OUTAGE, HELD_ELSEWHERE, LOST))

@@ -17,7 +17,7 @@ from django_tasklock.testing import outage
 from tests import needs
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import counting, lock_collector, most_templates
+from tests.inside import MOST_LABELS, LockCollector, counting
 from tests.mailroom import mailroom
 from tests.servers import RedisServer
 from tests.steps import Meanwhile, orphan, silent, taken
@@ -45,7 +45,7 @@ def state(**options: Any) -> Any:
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(lock_collector(**options))
+    registry.register(LockCollector(**options))
     return registry
 
 
@@ -111,8 +111,8 @@ def test_templates_that_are_made_of_values_get_no_endless_series(
     counters: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "_templates", set())
-    labels = {counters.label_of(f"video:{number}") for number in range(most_templates() + 50)}
-    assert len(labels) == most_templates() + 1
+    labels = {counters.label_of(f"video:{number}") for number in range(MOST_LABELS + 50)}
+    assert len(labels) == MOST_LABELS + 1
     assert "other" in labels
 
 

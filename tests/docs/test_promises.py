@@ -60,13 +60,10 @@ def test_each_hard_case_runs_by_day(number: str, text: str) -> None:
     assert any(is_there(*each, by_day=True) for each in named), f"case {number} runs at night only"
 
 
-def test_the_hard_cases_are_in_order() -> None:
+def test_the_hard_cases_are_in_order_and_name_every_test_of_theirs() -> None:
     numbers = [int(number) for number, _ in HARD_CASES]
     assert numbers == sorted({*numbers})
     assert {*numbers} >= {*range(1, 63)}
-
-
-def test_each_test_of_a_hard_case_is_named() -> None:
     named = {name for _, text in HARD_CASES for _, name in named_tests(text)}
     texts = [path.read_text("utf-8") for path in (ROOT / "tests/hard_cases").glob("test_*.py")]
     there = re.findall(r"^def (test_(?!00)\d\d_\w+)\(", "".join(texts), re.MULTILINE)

@@ -21,18 +21,16 @@ from unittest.mock import Mock, patch
 
 import celery
 import pytest
-from django.core.cache import cache
 from django.db import connection, models
 from django.test import RequestFactory
 from django.test.utils import isolate_apps
 
 from django_tasklock import locks
-from django_tasklock.signals import lock_acquired
 from tests.docs.run_pages import loaded
 from tests.mailroom import Mailroom, mailroom
 from tests.pages import DOCS, blocks
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, all_of, holder, killed_in_child, sent, waiting
+from tests.steps import Meanwhile, all_of, holder, killed_in_child, waiting
 from tests.waiting import PATIENCE, until
 
 PAGE = DOCS / "recipes.md"
@@ -112,17 +110,6 @@ def test_of_two_hosts_one_sends_and_a_later_start_finds_the_row(tables: Any) -> 
     assert tables.DailyReport.objects.count() == 1
 
 
-def dies(*_: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_daily_run_that_is_killed_leaves_the_job_to_the_next_start(tables: Any) -> None:
-    killed = recipe("Once a day on two hosts", models=tables, send=dies)
-    killed_in_child(lambda: killed.send_daily_report(DATE))
-    daily = recipe("Once a day on two hosts", models=tables, send=lambda date: (3, 9))
-    assert daily.send_daily_report(DATE).income == 9
-
-
 def test_without_a_row_a_cooldown_keeps_the_date_taken_after_a_success_only() -> None:
     def with_cooldown(text: str) -> str:
         decorator, function = re.findall(r"(?m)^(?:@|def ).*$", text)
@@ -164,7 +151,7 @@ def test_of_five_clicks_one_charges_and_a_later_one_finds_the_order_paid() -> No
 def test_one_process_leads_and_another_one_when_it_is_killed() -> None:
     """Commands, on two machines and in an outage: ``tests/top/test_leader.py``."""
     work = Crowd()
-    killed = recipe("One leader", import_next_item=dies, is_finished=lambda: True)
+    killed = recipe("One leader", import_next_item=lambda: os.kill(os.getpid(), signal.SIGKILL))
     killed_in_child(killed.main)
     began = time.monotonic()
     feeds = recipe("One leader", import_next_item=work.pass_through, is_finished=lambda: True)
@@ -186,15 +173,6 @@ def test_of_many_who_miss_a_value_one_computes_it() -> None:
     counted.may_go.set()
     assert [visitor.result() for visitor in visitors] == [7] * 30
     assert len(counted.came) == 1
-    # When the value is stale, I expect the others not to wait
-    counted.may_go.clear()
-    cache.delete("sales-today:fresh")
-    computing = Meanwhile(shop.sales_today)
-    until(lambda: len(counted.came) == 2, "the one that computes")
-    assert all_of(*[shop.sales_today] * 10) == [7] * 10
-    counted.may_go.set()
-    assert computing.result() == 7
-    assert len(counted.came) == 2
 
 
 def test_five_calls_begin_and_the_sixth_waits_for_the_time() -> None:
@@ -210,18 +188,6 @@ def test_five_calls_begin_and_the_sixth_waits_for_the_time() -> None:
     assert locks.clear("partner-api#3")
     sixth.result()
     assert len(calls.came) == 6
-
-
-def test_no_six_calls_begin_within_the_time() -> None:
-    """By the fences, which are the server's clock: a thread may come late to its call."""
-    seconds = "0.5"
-    partner = recipe("A rate limit", lambda text: text.replace("60", seconds), fetch=str)
-    with sent(lock_acquired) as acquired:
-        all_of(*[partial(partner.fetch_prices, shop_id) for shop_id in range(14)])
-    began = sorted(each["lease"].fence for each in acquired)
-    assert len(began) == 14
-    gaps = [later - earlier for earlier, later in zip(began, began[5:], strict=False)]
-    assert min(gaps) >= float(seconds) * 1_000_000
 
 
 def test_of_a_hundred_buyers_ten_get_one(tables: Any) -> None:
@@ -249,37 +215,38 @@ def room(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield room
 
 
-def test_two_exports_of_a_tenant_run_and_those_of_others_meanwhile(room: Mailroom) -> None:
-    large = Crowd()
+@pytest.mark.parametrize(
+    ("heading", "name", "key", "calls", "at_once"),
+    [
+        ("Two at once per tenant", "export", "large", 4, 2),
+        ("A queue for each key", "book", 7, 10, 1),
+    ],
+)
+def test_so_many_tasks_of_one_key_run_at_once_and_those_of_others_meanwhile(
+    room: Mailroom, heading: str, name: str, key: Any, calls: int, at_once: int
+) -> None:
+    # Given many calls with one key, and a worker for each
+    busy = Crowd()
 
-    def write(tenant_id: str, page: int) -> None:
-        if tenant_id == "large":
-            large.pass_through(page)
+    def write(of: Any, number: int) -> None:
+        if of == key:
+            busy.pass_through(number)
 
-    exports = recipe("Two at once per tenant", write=write)
-    for page in range(4):
-        exports.export.delay("large", page)
-    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(4)]
-    until(lambda: large.here == 2 and len(room.ids()) == 2, "two runs, and two who come back")
-    small = exports.export.delay("small", 0)
-    assert room.deliver(room.take(small.id)) == ("SUCCESS", None)
-    large.may_go.set()
-    states = [worker.result()[0] for worker in workers]
-    assert sorted(states) == ["IGNORED"] * 2 + ["SUCCESS"] * 2
-    assert room.work_off() == [("SUCCESS", None)] * 2
-    assert large.most == 2
-    assert sorted(large.came) == [(0,), (1,), (2,), (3,)]
+    task = vars(recipe(heading, write=write))[name]
+    for number in range(calls):
+        task.delay(key, number)
+    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(calls)]
 
+    # I expect so many to run, the others to come back, and a call of another key to run meanwhile
+    come_back = calls - at_once
+    until(lambda: busy.here == at_once and len(room.ids()) == come_back, "those who come back")
+    other = task.delay(8, 0)
+    assert room.deliver(room.take(other.id)) == ("SUCCESS", None)
 
-def test_each_booking_of_an_account_runs_and_one_at_a_time(room: Mailroom) -> None:
-    books = Crowd()
-    bank = recipe("A queue for each key", write=books.pass_through)
-    for amount in range(10):
-        bank.book.delay(7, amount)
-    workers = [Meanwhile(partial(room.deliver, room.take())) for _ in range(10)]
-    until(lambda: books.here == 1 and len(room.ids()) == 9, "one run, and nine who come back")
-    books.may_go.set()
-    assert sorted(worker.result()[0] for worker in workers) == ["IGNORED"] * 9 + ["SUCCESS"]
-    assert room.work_off() == [("SUCCESS", None)] * 9
-    assert books.most == 1
-    assert sorted(books.came) == [(7, amount) for amount in range(10)]
+    # And all of them to have run in the end
+    busy.may_go.set()
+    states = sorted(worker.result()[0] for worker in workers)
+    assert states == ["IGNORED"] * come_back + ["SUCCESS"] * at_once
+    assert room.work_off() == [("SUCCESS", None)] * come_back
+    assert busy.most == at_once
+    assert sorted(busy.came) == [(number,) for number in range(calls)]

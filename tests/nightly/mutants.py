@@ -375,7 +375,7 @@ MUTANTS = [Mutant(*each) for each in (
      GUARDS, "test_a_fence_that_no_run_has_written_keeps_nobody_out"),
     ("a claim without the lock knows its row again", "guards.py",
      "own = self._with(pk, mark, self.to) if fence else None", "own = None",
-     "top/test_guard_connections.py",
+     "top/test_guarded_row.py",
      "test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_the_update"),
     ("the row of a run without the lock fails with its message", "celery/request.py",
      "if guard.fence_field and guard.fail(row.pk, row.mark):", "if False:",

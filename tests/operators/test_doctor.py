@@ -11,8 +11,8 @@ import pytest
 import redis
 from celery import states
 from django.core.cache import cache, caches
+from django.core.checks import WARNING
 from django.core.management import CommandError, call_command
-from django.db import connections, models, transaction
 from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
@@ -20,7 +20,7 @@ from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches, UseRedis
-from tests.findings import fenced, guard, lost, thrown_away
+from tests.findings import fenced, lost, thrown_away
 from tests.inside import (
     asked,
     diagnose,
@@ -33,6 +33,7 @@ from tests.inside import (
     when_messages_are_sought,
 )
 from tests.mailroom import Mailroom, mailroom
+from tests.pages import found as checked
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import held_by, holder, in_child
@@ -79,17 +80,6 @@ def test_a_lock_whose_owner_is_gone_names_the_row_that_is_stuck_behind_it(room: 
     assert str(stuck.pk) in [each.about.pk for each in diagnose() if each.kind == "owner gone"]
 
 
-def test_keys_without_a_ttl(room: Mailroom) -> None:
-    cache.set("lock:for-ever", "somebody's", timeout=None)
-    cache.set("lock:for-a-while", "somebody's", timeout=60)
-    cache.set("something-else", 1, timeout=None)
-    (problem,) = diagnose()
-    assert (problem.kind, problem.what, problem.serious) == ("no ttl", "for-ever", True)
-    said = {"task": None, "store": "default", "lock": "for-ever", "model": None, "pk": None}
-    assert said.items() <= problem.as_json().items()
-    assert doctor()[1] == 1
-
-
 def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,31 +93,7 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
         assert diagnose() == []
 
 
-class WritesJobsToPostgres:
-    """As with a replica, the rows are read elsewhere; a guard asks where they are written."""
-
-    def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:
-        return "postgres" if model is Job else None
-
-
-@override_settings(DATABASE_ROUTERS=[WritesJobsToPostgres()])
-def test_an_error_of_a_database_hides_its_own_rows_alone_and_ends_no_transaction(
-    room: Mailroom, postgres_alias: str
-) -> None:
-    # Given a lock whose owner is gone, and whose row is in a database without its table
-    held_by(owner_record(room.task(guard=guard()).name, "id") | {"start": 1}, "job:1")
-
-    with transaction.atomic(postgres_alias):
-        unknown, owner_gone = diagnose()
-        assert (unknown.kind, owner_gone.kind) == ("unknown", "owner gone")
-        assert 'relation "app_job" does not exist' in unknown.message
-
-        # I expect the transaction to go on
-        with connections[postgres_alias].cursor() as cursor:
-            cursor.execute("SELECT 1")
-
-
-def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
+def test_a_key_without_a_ttl_has_a_hint_to_be_pasted_into_a_shell_whatever_names_hold(
     use_caches: UseCaches, redis_server: RedisServer
 ) -> None:
     use_caches(
@@ -137,8 +103,15 @@ def test_a_hint_pasted_into_a_shell_means_the_names_whatever_they_hold(
     names = {"--all", "-v", "a;touch${IFS}pwned", "$(touch${IFS}pwned)", "it's", '"', "\\", "*"}
     for name in (*names, "stays"):
         caches["second"].add(f"lock:{name}", 1, timeout=None)
-    found = {problem.what: problem.hint for problem in diagnose(["the other;store"])}
-    assert set(found) == {*names, "stays"}
+    caches["second"].set("lock:for-a-while", "somebody's", timeout=60)
+    caches["second"].set("something-else", 1, timeout=None)
+    problems = {problem.what: problem for problem in diagnose(["the other;store"])}
+    assert set(problems) == {*names, "stays"}
+    found = {what: problem.hint for what, problem in problems.items()}
+    assert {(each.kind, each.serious) for each in problems.values()} == {("no ttl", True)}
+    said = {"task": None, "store": "the other;store", "lock": "stays", "model": None, "pk": None}
+    assert said.items() <= problems["stays"].as_json().items()
+    assert doctor()[1] == 1
     for name in names:
         command = found[name].removeprefix("If nobody works under it: manage.py ")
         call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
@@ -234,19 +207,30 @@ def test_the_queue_of_a_task_is_that_of_its_calls(room: Mailroom) -> None:
 # ------------------------------------------------------------------------------ servers
 
 
-def test_a_server_that_may_lose_locks(use_redis: UseRedis, own_redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_of_a_server_that_may_evict_locks_the_doctor_and_a_deployment_check_tell(
+    use_redis: UseRedis, own_redis_server: RedisServer, policy: str
+) -> None:
+    # Given a Redis that evicts keys when it is full
     use_redis(own_redis_server.url)
-    raw: Any = redis.Redis.from_url(own_redis_server.url)
-    raw.config_set("maxmemory", "100mb")
-    raw.config_set("maxmemory-policy", "allkeys-lru")
+    with redis.Redis.from_url(own_redis_server.url) as raw:
+        raw.config_set("maxmemory", "100mb")
+        raw.config_set("maxmemory-policy", policy)
+
+    # I expect a check of a deployment to say so, and no other check
+    assert checked() == []
+    (evicts,) = checked(deploy=True)
+    assert (evicts.id, evicts.level) == ("django_tasklock.eviction", WARNING)
+    assert policy in evicts.msg
+
+    # And the doctor, unless that check is silenced
     (found,), status = doctor_json()
     assert (found["kind"], found["what"]) == ("server", "default")
     assert (found["serious"], status) == (True, 1)
-    assert "allkeys-lru" in found["message"]
+    assert policy in found["message"]
     assert "noeviction" in found["hint"]
     with override_settings(SILENCED_SYSTEM_CHECKS=["django_tasklock.eviction"]):
         assert doctor() == WELL
-    raw.close()
 
 
 def test_what_the_system_checks_say_is_a_problem_too(use_caches: UseCaches) -> None:

@@ -1,7 +1,8 @@
-"""Who holds a lock, and what a clear of it means, in the words of the command and the page."""
+"""Who holds a lock, and what a clear of it means: what the command, the page and the log say."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 
-from django_tasklock import lock, locks
+from django_tasklock import Lease, LockInfo, lock, locks, signals
 from tests.conftest import UseRedis
-from tests.inside import operators, owner_record
+from tests.inside import asked, operators, owner_record
 from tests.steps import LONG, held_by, holder, orphan, taken, waiter
 
 meaning, sentence = operators("holders").meaning, operators("holders").sentence
@@ -85,3 +86,67 @@ def test_permits_are_found_on_a_store_that_cannot_list(on_locmem: None) -> None:
     permits = [locks.acquire("api", ttl=LONG, slots=3) for _ in range(2)]
     assert [info.slot for info in operators("held").held_permits(locks, "api")] == [1, 2]
     del permits
+
+
+# ------------------------------------------------------------------------------ log lines
+
+Log = pytest.LogCaptureFixture
+
+
+@pytest.fixture
+def log(on_redis: None, caplog: Log) -> Log:
+    """All that is logged."""
+    caplog.set_level(logging.DEBUG, logger="django_tasklock")
+    return caplog
+
+
+def test_ordinary_life_logs_nothing_and_nothing_listens_on_the_hot_path(log: Log) -> None:
+    lease = taken("video:1")
+    assert lease.extend()
+    assert lease.release()
+    assert log.records == []
+    assert not signals.lock_acquired.has_listeners()
+    assert not signals.lock_released.has_listeners()
+
+
+def test_a_refusal_a_clear_and_a_loss_are_one_line_each_however_often_it_is_connected(
+    log: Log,
+) -> None:
+    operators("logs").connect()
+    lease = asked("video:1", task="videos.transcode", task_id="id-1")
+    assert isinstance(lease, Lease)
+    owner = f"{lease.owner}"
+    assert "videos.transcode[id-1]" in owner
+    assert isinstance(asked("video:1", task="videos.transcode", task_id="id-2"), LockInfo)
+    locks.clear("video:1", lease.token, by="alice")
+    assert not lease.extend()
+    assert not lease.release()
+
+    refused, cleared, lost = log.records
+    assert {record.name for record in log.records} == {"django_tasklock"}
+    where = "lock video:1 in store default"
+    assert refused.levelno == logging.INFO
+    assert refused.getMessage().startswith(f"{where} is held by {owner}")
+    assert "videos.transcode[id-2]" in refused.getMessage()
+    assert vars(refused)["lock_name"] == "video:1"
+    assert vars(refused)["lock_task_id"] == "id-2"
+    assert cleared.levelno == logging.WARNING
+    assert cleared.getMessage() == f"{where}, held by {owner}, was cleared by alice"
+    assert lost.levelno == logging.ERROR
+    assert lost.getMessage().startswith(f"{where} is lost by its holder {owner}: ")
+
+
+def test_what_others_wrote_forges_no_line(log: Log) -> None:
+    asked("video:1", task="x\nERROR forged\x1b[2J", task_id="\u202e")
+    locks.acquire("video:1")
+    locks.clear("video:1", by="a\nb")
+    assert len(log.records) == 2
+    # Nor do the fields, which a formatter may write as they are.
+    for record in log.records:
+        fields = [vars(record)[field] for field in ("lock_name", "lock_store", "lock_task_id")]
+        said = [record.getMessage(), *fields, *vars(record)["lock_owner"].values()]
+        assert all(str(value).isprintable() for value in said if value)
+    contended, cleared = log.records
+    assert vars(cleared)["lock_owner"]["task"] == r"x\nERROR forged\x1b[2J"
+    assert vars(cleared)["lock_task_id"] == r"\u202e"
+    assert vars(contended)["lock_owner"]["pid"] == os.getpid()  # A number is still one.

@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.core.management import call_command
-from django.db import connection, models
-from django.test.utils import isolate_apps
+from django.db.models import Q
 
 from django_tasklock import lock, locks
-from django_tasklock.guards import StatusGuard, mark_of
+from django_tasklock.guards import mark_of
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches
@@ -23,7 +21,7 @@ from tests.findings import fenced, guard, lost
 from tests.inside import diagnose, operators, owner_record
 from tests.mailroom import Mailroom, mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, held_by, holder, taken
+from tests.steps import LONG, Meanwhile, held_by, taken
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -50,8 +48,10 @@ def freed(row: Job, found: dict[str, Any], runs: list[int], room: Mailroom) -> N
 def test_a_row_is_lost_if_nobody_holds_its_lock_and_says_which(room: Mailroom) -> None:
     # Given a row that a run has claimed, and a lock that an operator holds: what is sent now would
     # be skipped, or wait
-    task = room.task(guard=fenced())
-    job = Job.objects.create(status="processing", lock_fence=7)
+    task, job = room.task(guard=fenced()), Job.objects.create()
+    lease = taken(f"job:{job.pk}")
+    assert task.guard.claim(job.pk, lease.fence)
+    lease.release()
     assert locks.hold(f"job:{job.pk}", LONG, "alice", "a migration") is not None
     assert diagnose() == []
 
@@ -137,32 +137,34 @@ def test_a_lock_that_is_not_the_keys_alone_is_not_guessed(room: Mailroom, name: 
     assert doctor()[1] == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["job:{job}", lambda job, other: f"job:{job}", lambda job, **_: f"job/{job}"]
-)
-def test_a_lock_that_is_the_keys_alone_is_known(room: Mailroom, name: Any) -> None:
-    """However it is named, with other arguments beside, and with the key passed as text."""
-    task = room.task(guard=guard(), lock_name=name)
-    alive, dead = (Job.objects.create(status="processing").pk for _ in range(2))
-    with lock(task.lock_name_of((str(alive), "sd"), {})):
-        assert lost() == {dead}
+def with_another(job: Any, other: Any) -> None: ...
+
+
+def alone(job: Any) -> None: ...
 
 
 @pytest.mark.parametrize("key", [int, str])
-def test_a_digest_of_the_key_is_known_however_the_key_was_passed(
-    room: Mailroom, key: Callable[[int], Any]
+@pytest.mark.parametrize(
+    ("name", "body", "others"),
+    [
+        ("job:{job}", with_another, ["sd"]),
+        (lambda job, other: f"job:{job}", with_another, ["sd"]),
+        (lambda job, **_: f"job/{job}", with_another, ["sd"]),
+        (None, alone, []),  # A digest of the key.
+    ],
+)
+def test_a_lock_that_is_the_keys_alone_is_known_however_the_key_was_passed(
+    room: Mailroom, name: Any, body: Any, others: list[str], key: type
 ) -> None:
-    def body(job: Any) -> None: ...
-
-    digest = room.register(body, name="digest", guard=guard())
+    task = room.register(body, name="one", guard=guard(), lock_name=name)
     alive, dead = (Job.objects.create(status="processing").pk for _ in range(2))
-    with lock(digest.lock_name_of((key(alive),), {})):
+    with lock(task.lock_name_of((key(alive), *others), {})):
         assert lost() == {dead}
 
 
 def test_tasks_that_claim_the_same_rows_are_one_kind_of_work(room: Mailroom) -> None:
     """A row is lost if none of their locks is held; it is one row, and sent once."""
-    even = models.Q(done_count=0)
+    even = Q(done_count=0)
     room.task(name="a-even", guard=guard(filter=even), lock_name="even:{job}")
     room.task(name="b-odd", guard=guard(filter=~even), lock_name="odd:{job}")
     room.task(name="c-other", guard=guard(to="sending"), lock_name="sending:{job}")
@@ -251,15 +253,6 @@ def test_47_a_row_of_a_run_without_the_lock_is_not_called_lost_nor_sent_again(
     freed(job, found, runs, room)
 
 
-def test_a_fence_of_a_run_that_died_refuses_nobody(room: Mailroom) -> None:
-    task = room.task(guard=fenced())
-    job = Job.objects.create()
-    lease = taken(f"job:{job.pk}")
-    assert task.guard.claim(job.pk, lease.fence)
-    lease.release()
-    assert lost() == {job.pk}
-
-
 def test_what_could_not_be_sent_counts_as_not_sent(room: Mailroom) -> None:
     """The row's own problem, not that of the rows after it: and the next doctor sends it."""
     task = room.task(guard=fenced(), serializer="no-such")
@@ -284,40 +277,3 @@ def test_a_task_that_needs_more_than_the_key_is_not_sent(room: Mailroom, typing:
     assert found["requeued"].startswith("could not be sent: missing a required argument")
     assert "preset" in found["requeued"]
     assert room.waiting() == []
-
-
-@pytest.fixture
-def part() -> Iterator[Any]:
-    """A model whose primary key is of two columns."""
-    with isolate_apps("tests.app"):
-
-        class Part(models.Model):
-            pk = models.CompositePrimaryKey("tenant", "number")
-            tenant = models.CharField(max_length=20)
-            number = models.IntegerField()
-            status = models.CharField(max_length=20)
-
-            class Meta:
-                app_label = "app"
-
-            def __str__(self) -> str:
-                return f"part {self.pk}"
-
-        with connection.schema_editor() as editor:
-            editor.create_model(Part)
-        yield Part
-        with connection.schema_editor() as editor:
-            editor.delete_model(Part)
-
-
-def test_a_lost_row_with_a_composite_key_is_sent_again(room: Mailroom, part: Any) -> None:
-    room.task(guard=StatusGuard(part, pk="job", source="new", to="busy", done="done"))
-    for number in (1, 2):
-        part.objects.create(tenant='a "b", c', number=number, status="busy")
-    seen = [problem.seen for problem in diagnose() if problem.pk[1] == 2]
-    (row,) = operators("lost_work").still_lost(seen)
-    assert operators("lost_work").requeue(row)[0]
-    assert [message.kwargs for message in room.waiting()] == [{"job": ['a "b", c', 2]}]
-    # The row of a lock is looked for by the parts of its name, none of which is such a key
-    held_by(owner_record(row.work.task, "id") | {"start": 1}, "job:1")
-    assert operators("rows").row_if_known(holder("job:1")) is None

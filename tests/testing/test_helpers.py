@@ -23,7 +23,6 @@ from django_tasklock.testing import (
     locks_in_memory,
     outage,
 )
-from django_tasklock.testing.steps import assert_held_by, granted
 from tests.conftest import UseCaches
 from tests.inside import new_token
 from tests.steps import LONG, Meanwhile, taken, waiting
@@ -77,7 +76,7 @@ def test_what_cannot_be_meant_is_an_error(wrong: dict[str, Any]) -> None:
         pass
 
 
-def test_assertions_look_in_one_store(two_stores: None) -> None:
+def test_assertions_look_in_one_store_and_an_outage_is_of_one(two_stores: None) -> None:
     with held("video:1", store="other"):
         assert assert_locked("video:1", store="other").name == "video:1"
         assert_not_locked("video:1")
@@ -85,9 +84,14 @@ def test_assertions_look_in_one_store(two_stores: None) -> None:
             assert_locked("video:1")
         with pytest.raises(AssertionError, match="is held by pid 1 on another-host"):
             assert_not_locked("video:1", store="other")
+    # And an outage to be of one store
     for look in (assert_locked, assert_not_locked):
         with outage(), pytest.raises(StoreUnavailable):
             look("video:1")
+    with outage("other"):
+        assert taken("video:1").held
+        with pytest.raises(StoreUnavailable):
+            locks.using("other").is_locked("video:1")
 
 
 class TestOutage:
@@ -116,12 +120,6 @@ class TestOutage:
         assert locks.get("video:1") is None
         assert lease.held
         assert taken("video:1").held
-
-    def test_it_is_of_one_store(self, two_stores: None) -> None:
-        with outage("other"):
-            assert taken("video:1").held
-            with pytest.raises(StoreUnavailable):
-                locks.using("other").is_locked("video:1")
 
     @locks_in_memory()
     def test_it_ends_with_its_own_block_or_with_the_store(self) -> None:
@@ -203,10 +201,3 @@ class TestLocksInMemory:
         for wrong in (fixture, Tests):
             with pytest.raises(TypeError, match="decorates a test function"):
                 locks_in_memory()(wrong)
-
-
-def test_an_assert_of_the_contract_says_what_it_compared() -> None:
-    with locks_in_memory():
-        another = granted(stores["default"])._replace(token="another-token")
-        with pytest.raises(AssertionError, match="'another-token'"):
-            assert_held_by(another)

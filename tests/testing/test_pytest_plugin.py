@@ -93,8 +93,8 @@ def project(tmp_path: Path) -> MakeProject:
 PYTEST = ("pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider")
 
 
-def in_pytest(project: Project, *options: str, fails: bool = False) -> str:
-    return project.run("python", "-m", *PYTEST, *options, fails=fails)
+def in_pytest(project: Project, *options: str) -> str:
+    return project.run("python", "-m", *PYTEST, *options)
 
 
 @pytest.mark.parametrize("options", by_day([], ["-n", "2", "-W", "error"]))
@@ -105,37 +105,7 @@ def test_with_pytest_django(project: MakeProject, options: list[str]) -> None:
     assert "4 passed" in in_pytest(made, "--ds", "settings", *options)
 
 
-@pytest.mark.nightly
-def test_without_pytest_django(project: MakeProject) -> None:
-    conftest = """
-import os
-os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
-import django
-django.setup()
-"""
-    made = project(settings=SETTINGS, test_locks=TESTS, conftest=conftest)
-    assert "4 passed" in in_pytest(made, "-p", "no:django")
-
-
 def test_a_project_without_settings_does_not_notice_it(project: MakeProject) -> None:
     # conftest.py is imported after all plugins, and before any test.
     made = project(conftest=EARLY, test_all="from conftest import *")
     assert "1 passed" in in_pytest(made, "-p", "no:django", "-W", "error")
-
-
-@pytest.mark.nightly
-def test_coverage_sees_every_line(project: MakeProject) -> None:
-    """A package that was imported before would show its first lines as not run."""
-    made = project(settings=SETTINGS, test_locks=TESTS)
-    made.environment["DJANGO_SETTINGS_MODULE"] = "settings"
-    made.run("python", "-m", "coverage", "run", "--source", "django_tasklock", "-m", *PYTEST)
-    report = made.run("python", "-m", "coverage", "report", "--include", "*/testing/__init__.py")
-    assert "100%" in report
-
-
-@pytest.mark.nightly
-def test_it_is_turned_off_by_its_name(project: MakeProject) -> None:
-    made = project(settings=SETTINGS, test_locks=TESTS)
-    said = in_pytest(made, "--ds", "settings", "-p", "no:tasklock", fails=True)
-    assert "fixture 'tasklock' not found" in said
-    assert "1 passed, 3 errors" in said

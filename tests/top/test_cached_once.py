@@ -20,6 +20,8 @@ from tests.waiting import PATIENCE, until
 
 NAME = "cached:default:home"
 
+pytestmark = pytest.mark.usefixtures("on_redis")
+
 
 @pytest.mark.parametrize(("value", "stale"), [({"seven": [7]}, 0), (None, LONG)])
 def test_a_value_is_computed_once_on_every_cache(
@@ -39,7 +41,6 @@ def test_a_value_is_computed_once_on_every_cache(
     assert not locks.is_locked(NAME)
 
 
-@pytest.mark.usefixtures("on_redis")
 def test_keys_and_versions_are_different_values() -> None:
     def lock_now(key: str, version: int | None = None) -> str:
         (info,) = cached_once(key, locks.list, LONG, version=version)
@@ -52,7 +53,6 @@ def test_keys_and_versions_are_different_values() -> None:
     assert len(lock_now("x" * 300)) == 200
 
 
-@pytest.mark.usefixtures("on_redis")
 def test_the_stale_value_is_returned_while_one_computes() -> None:
     # Given a value that is not fresh any more, and one that computes the next
     go_on = threading.Event()
@@ -69,7 +69,6 @@ def test_the_stale_value_is_returned_while_one_computes() -> None:
     assert cached_once("home", lambda: "again", LONG, LONG) == "new"
 
 
-@pytest.mark.usefixtures("on_redis")
 def test_of_many_callers_one_computes_and_the_next_when_its_process_is_killed() -> None:
     orphan(NAME)  # It computed.
     go_on, produce = threading.Event(), Mock(return_value="seven")
@@ -83,7 +82,6 @@ def test_of_many_callers_one_computes_and_the_next_when_its_process_is_killed() 
     assert produce.call_count == 1
 
 
-@pytest.mark.usefixtures("on_redis")
 def test_one_that_has_waited_in_vain_computes_unless_the_value_has_come() -> None:
     lease = taken(NAME)
     assert cached_once("home", lambda: "seven", LONG, wait=0.1) == "seven"
@@ -120,7 +118,6 @@ def test_an_outage_of_the_locks_is_no_outage_of_the_page(
     assert caplog.text.count(f"computing {NAME} without a lock: ") == 1
 
 
-@pytest.mark.usefixtures("on_redis")
 def test_an_error_is_raised_and_leaves_no_lock() -> None:
     async def coroutine() -> str:
         return "seven"

@@ -1,23 +1,31 @@
-"""``GuardedRow``: the row of one run. Celery's tasks and ``@locked`` functions go through it."""
+"""``GuardedRow``: the row of one run. Celery's tasks and ``@locked`` functions go through it.
+
+At the end: a guard whose connection to the database is cut, before its UPDATE or in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError, connections, transaction
 
 from django_tasklock import Lease, LeaseLost, StatusConflict, locks
 from django_tasklock.guards import GuardedRow, StatusGuard, mark_of
 from tests.app.models import Job
 from tests.app.rows import guard, job, of
+from tests.conftest import ProxyTo
+from tests.jobs import jobs_through_proxy
+from tests.proxy import CutProxy
 from tests.steps import taken
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
 
 NAME, TASK_ID = "job:1", "a message"
+MARK = mark_of(TASK_ID)
+CUT = (OperationalError, InterfaceError)
 FENCES = pytest.mark.parametrize("fence_field", ["lock_fence", None])
 HOW = pytest.mark.parametrize(
     ("how", "fence_field"),
@@ -87,7 +95,7 @@ def test_the_row_says_how_the_run_has_ended(
     row, lease = job(), lease_for(how)
     with pytest.raises(error) if error else nullcontext():
         assert work(row, lease, body, fence_field=fence_field)
-    fence = mark_of(TASK_ID) if lease is None else lease.fence
+    fence = MARK if lease is None else lease.fence
     assert of(row) == (ends, fence if fence_field else None)
 
 
@@ -138,13 +146,6 @@ def test_a_run_that_lost_its_lease_says_so_and_not_that_there_is_no_work() -> No
     assert not lease.extend()
     with pytest.raises(LeaseLost):
         work(row, lease)
-
-
-def test_a_run_without_the_lock_does_not_finish_the_row_that_its_redelivery_has() -> None:
-    row = job()
-    with pytest.raises(StatusConflict):
-        work(row, None, lambda: guard().claim_again(row.pk, 5, mark_of(TASK_ID)))
-    assert of(row) == ("working", 5)
 
 
 @FENCES
@@ -215,15 +216,79 @@ def test_the_runs_own_error_is_reported_if_the_row_cannot_be_changed(
     assert work(row, taken(NAME))
 
 
-def test_a_guard_may_override_how_its_row_is_reopened() -> None:
-    class Again(StatusGuard):
-        def reopen(self, pk: Any, fence: int | None = None) -> bool:
-            return super().reopen(pk, fence) and bool(Job.objects.update(done_count=7))
+# ------------------------------------------------------------------------------ connections
 
-    def body() -> None:
-        raise SystemExit
 
+@pytest.fixture(params=["postgres_alias", pytest.param("mariadb_alias", marks=pytest.mark.nightly)])
+def proxy(request: pytest.FixtureRequest, proxy_to: ProxyTo) -> Iterator[CutProxy]:
+    """Between the guards and their database, which has a table of jobs."""
+    with jobs_through_proxy(request.getfixturevalue(request.param), proxy_to) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("reply_lost", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "status"), [("finish", "done"), ("fail", "failed"), ("reopen", "queued")]
+)
+def test_a_row_is_claimed_and_left_though_the_connection_was_cut_before_or_in_the_update(
+    proxy: CutProxy, reply_lost: bool, verb: str, status: str
+) -> None:
+    # Given a connection that is cut before the UPDATE, or when the UPDATE has been carried out
+    def trouble() -> None:
+        proxy.drop_reply(b"UPDATE") if reply_lost else proxy.cut()
+
+    # I expect every verb to have its effect once, and to say so
+    row, alone = job(), job()
+    trouble()
+    assert guard().claim(row.pk, 7) is True
+    assert of(row) == ("working", 7)
+    trouble()
+    assert guard().claim_alone(alone.pk, MARK) is True
+    assert of(alone) == ("working", MARK)
+    trouble()
+    assert guard().claim_again(alone.pk, 7, MARK) is True
+    assert of(alone) == ("working", 7)
+    trouble()
+    assert getattr(guard(), verb)(row.pk, 7) is (None if verb == "finish" else True)
+    assert of(row)[0] == status
+
+
+def test_a_row_of_another_run_is_no_ones_who_asks_twice(proxy: CutProxy) -> None:
+    row, later, done = job(), job("working", 9), job("done", 9)
+    others = job("working", MARK - 1)
+    proxy.cut()
+    assert not guard().claim(later.pk, 7)
+    for other in (later, done):
+        proxy.cut()
+        with pytest.raises(StatusConflict):
+            guard().finish(other.pk, 7)
+    proxy.drop_reply(b"UPDATE")
+    assert not guard().claim(done.pk, 10)
+    for other in (later, done, others):
+        proxy.cut()
+        assert not guard().claim_alone(other.pk, MARK)
+        proxy.cut()
+        assert not guard().claim_again(other.pk, 7, MARK)
+    # Without a fence a row does not show whose it is
+    proxy.drop_reply(b"UPDATE")
+    assert guard(fence_field=None).claim_alone(row.pk, MARK) is False
+    assert [of(each) for each in (row, later, done, others)] == [
+        ("working", None), ("working", 9), ("done", 9), ("working", MARK - 1)
+    ]  # fmt: skip
+
+
+def test_a_database_that_stays_away_and_a_transaction_that_is_gone_are_reported(
+    proxy: CutProxy,
+) -> None:
     row = job()
-    with pytest.raises(SystemExit):
-        work(row, taken(NAME), body, kind=Again)
-    assert (*of(row)[:1], row.done_count) == ("queued", 7)
+    with proxy.away(), pytest.raises(CUT):
+        guard().claim(row.pk, 7)
+    assert of(row) == ("queued", None)
+    # As in a `TestCase`.
+    block: Any = transaction.atomic(using="cut")
+    block._from_testcase = True
+    proxy.cut()
+    with pytest.raises(CUT), block:
+        guard().claim(row.pk, 7)
+    connections["cut"].close()
+    assert of(row) == ("queued", None)

@@ -223,13 +223,9 @@ def test_a_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
 @pytest.mark.slow
 @pytest.mark.parametrize(("ttl", "left"), [pytest.param(20, 3, marks=pytest.mark.nightly), (8, -1)])
 def test_a_leader_that_was_stopped_for_a_while_kills_its_command_with_the_lease(
-    start: Start,
-    use_redis: UseRedis,
-    own_redis_server: RedisServer,
-    tmp_path: Path,
-    ttl: int,
+    start: Start, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path, ttl: int,
     left: int,
-) -> None:
+) -> None:  # fmt: skip
     # Given a command that ignores SIGTERM, and a leader that wakes up late in its lease, or later
     use_redis(own_redis_server.url, SOCKET_TIMEOUT=0.5)
     leader = start(STUBBORN, ttl)

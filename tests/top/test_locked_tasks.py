@@ -1,4 +1,4 @@
-"""``@locked`` on plain functions, as every Django can call them."""
+"""``@locked`` on plain functions, as every Django can call them, and under ``@task()``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import threading
 from contextlib import nullcontext
 from typing import Any
 
+import django
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.test import override_settings
 
 from django_tasklock import InvalidLockConfig, Lease, LockNotAcquired, StoreUnavailable, lock, locks
 from django_tasklock.guards import StatusGuard
@@ -17,7 +19,7 @@ from django_tasklock.tasks import locked
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, holder
+from tests.steps import LONG, holder, orphan
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
@@ -70,23 +72,6 @@ def test_a_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> 
     assert encode(9, own) == skipped | {"lock": "video:9", "holder": "the first"}
     assert locks.hold("video:8", LONG, "alice", "a migration") is not None
     assert encode(8).items() > {"reason": "held_by_operator", "held_by": "alice"}.items()
-
-
-def test_runs_on_one_event_loop_take_turns() -> None:
-    steps: list[str] = []
-
-    @locked("video:1", ttl=LONG, wait=LONG)
-    async def work() -> None:
-        steps.append("begin")
-        if len(steps) == 1:
-            await asyncio.to_thread(until, lambda: locks.waiters("video:1"))
-        steps.append("end")
-
-    async def both() -> None:
-        await asyncio.gather(work(), work())
-
-    async_to_sync(both)()
-    assert steps == ["begin", "end"] * 2
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -200,3 +185,48 @@ def test_what_cannot_be_meant() -> None:
     for error, says, name, options, function in wrong:
         with pytest.raises(error, match=says):
             locked(name, **options)(function)
+
+
+# ------------------------------------------------------------------------------ Django's backend
+
+on_django_6 = pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has tasks since 6.0")
+IMMEDIATE = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+
+
+@on_django_6
+@override_settings(TASKS=IMMEDIATE)
+@pytest.mark.parametrize("name", ["work", "work_in_async"])
+def test_a_task_runs_under_its_lock_and_is_skipped_if_another_does(name: str) -> None:
+    from tests import django_tasks
+
+    task: Any = getattr(django_tasks, name)
+    # Given a task that claims a row, and another process that holds its lock
+    # I expect it to be skipped, and to say why
+    job = Job.objects.create()
+    with lock(f"job:{job.pk}"):
+        assert task.enqueue(job.pk).return_value["reason"] == "already_processing"
+
+    # Given a run whose worker was killed when it had claimed the row, and the task sent again
+    # I expect the work to be done, once
+    orphan(f"job:{job.pk}")
+    Job.objects.update(status="running")
+    result = task.enqueue(job_id=job.pk)
+    assert (result.status.name, result.return_value) == ("SUCCESSFUL", "worked")
+    job.refresh_from_db()
+    assert (job.status, job.done_count) == ("done", 1)
+    assert task.enqueue(job.pk).return_value["reason"] == "invalid_state"
+    assert not locks.count()
+
+
+@on_django_6
+@override_settings(TASKS=IMMEDIATE)
+def test_a_task_may_raise_and_its_id_is_the_owners() -> None:
+    from tests import django_tasks
+
+    in_async: Any = django_tasks.in_async
+    with lock("async:7"):
+        failed = in_async.enqueue(7)
+    assert failed.errors[0].exception_class_path == "django_tasklock.exceptions.LockNotAcquired"
+    assert in_async.enqueue(7).return_value is True
+    with_context = django_tasks.with_context.enqueue(7)
+    assert with_context.return_value == with_context.id
