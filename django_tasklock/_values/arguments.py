@@ -129,7 +129,7 @@ def checked_wait(wait: Any, what: str = "wait") -> float | None:
     if wait is not None:
         number = _typed(wait, what, (int, float), "a number of seconds")
         if not (0 <= number < 1e308 or number == inf):
-            raise ValueError(f"{what} must be None or a number of seconds >= 0, not {wait!r:.100}")
+            raise ValueError(f"{what} must be None or from 0 to 1e308 seconds, not {wait!r:.100}")
     return wait  # type: ignore[no-any-return]
 
 

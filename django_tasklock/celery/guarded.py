@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..guards import StatusGuard
@@ -27,8 +28,6 @@ class GuardedTask:
     def __init__(self, task: LockedTask, guard: StatusGuard) -> None:
         self._task, self.guard = task, guard
         self.task, self.store = str(task.name), task.lock_store
-        # The name of ``**kwargs`` stands for any other argument.
-        self._others = [name for name in task.naming.parameters if name != guard.pk]
 
     def names_of(self, pk: Any) -> Sequence[str]:
         """Return the names that a row's lock may have; none if the key alone does not give them."""
@@ -41,11 +40,11 @@ class GuardedTask:
         return tuple(dict.fromkeys(names))
 
     def _name(self, key: Any, probe: str) -> str:
-        try:
-            arguments = {**dict.fromkeys(self._others, probe), self.guard.pk: key}
-            return self._task.naming.name_from(arguments)
-        except Exception:
-            return ""  # The project's own function failed: there is no such lock.
+        naming = self._task.naming
+        with suppress(Exception):  # Of the project's own function: there is no such lock.
+            # The name of ``**kwargs`` stands for any other argument.
+            return naming.name_from({**dict.fromkeys(naming.parameters, probe), self.guard.pk: key})
+        return ""
 
     def send(self, pk: Any) -> str | None:
         """Send the task for the row, and return the message's task id.

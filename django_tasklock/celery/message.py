@@ -87,8 +87,7 @@ class Message:
         count = headers.get("x-delivery-count")
         # How often a quorum queue of RabbitMQ has delivered the message before.
         self.deliveries = count if type(count) is int else 0
-        delivery = request.delivery_info or {}
-        marked = self.ours.get("copy") or delivery.get("redelivered")
+        marked = self.ours.get("copy") or (request.delivery_info or {}).get("redelivered")
         counts, again = self.origin is Origin.LATE, self.queued and bool(marked)
         self.attempts = Attempts(task.locks, request, self.ours, counts=counts, again=again)
 

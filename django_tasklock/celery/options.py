@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from django.utils.functional import cached_property
 
 from .._compat.celery import WorkerTask, keeps_results, keeps_successes
-from .._engine.cooling import CoolingTimes, cooling_times
+from .._engine.acquiring import How
 from .._engine.names import ArgumentNames
 from .._engine.service import LockService
 from .._values import arguments
@@ -162,11 +162,13 @@ class TaskOptions(WorkerTask):
         return LockService(self.lock_store)
 
     @cached_property
-    def cooling_times(self) -> CoolingTimes | None:
-        """How long the lock stays taken after a run that has ended; None: not at all."""
-        return cooling_times(
-            self.lock_hold_at_least, self.lock_cooldown, self.lock_cooldown_after_error
-        )
+    def how(self) -> How:
+        """How a call takes its lock, unless its slots or its time to wait are its own."""
+        return How(
+            self.lock_store, self.lock_ttl, self.lock_wait, self.lock_renew,
+            hold_at_least=self.lock_hold_at_least, cooldown=self.lock_cooldown,
+            cooldown_after_error=self.lock_cooldown_after_error,
+        )  # fmt: skip
 
     @cached_property
     def keeps_results(self) -> bool:

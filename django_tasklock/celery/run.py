@@ -10,11 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from celery.exceptions import TaskPredicate
 
-from .._engine.acquiring import Acquiring, How
+from .._engine.acquiring import Acquiring
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._values.lock_info import LockInfo
@@ -156,8 +157,8 @@ class Run:
         for step in self.steps:
             if (lease := step.adopt(self)) is not None:
                 self.use.note_kept = True  # There was no acquire to write one.
-                if self.task.cooling_times is not None:
-                    lease.cool(Cooling(self.task.cooling_times))
+                if (cooling := self.task.how.cooling) is not None:
+                    lease.cool(Cooling(cooling))
                 return lease
         won = self._acquire(wait)
         if isinstance(won, LockInfo) and self.message.is_by(won) and not won.cooling:
@@ -166,11 +167,7 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        how = How(
-            task.lock_store, task.lock_ttl, wait, task.lock_renew, message.named[1],
-            hold_at_least=task.lock_hold_at_least, cooldown=task.lock_cooldown,
-            cooldown_after_error=task.lock_cooldown_after_error,
-        )  # fmt: skip
+        how = replace(task.how, wait=wait, slots=message.named[1])
         return waited_for(message, Acquiring(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),

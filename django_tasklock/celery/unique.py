@@ -63,12 +63,11 @@ class Unique(Step):
         task, options = call.task, call.options
         on_duplicate = options.pop("on_duplicate", task.on_duplicate)
         if "unique_for" in options:
-            own_time = {UNIQUE_FOR: float(options.pop("unique_for"))}
-            options["headers"] = {**(options.get("headers") or {}), **own_time}
+            options["headers"][UNIQUE_FOR] = float(options.pop("unique_for"))
         if not _concerns(call):
             return go()
         # A retry has it in its headers.
-        own = (options.get("headers") or {}).get(UNIQUE_FOR)
+        own = options["headers"].get(UNIQUE_FOR)
         seconds = own if isinstance(own, int | float) and own > 0 else task.unique_for
         ttl = waiting_seconds(task, options) + seconds
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)

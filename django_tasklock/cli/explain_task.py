@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -112,7 +113,7 @@ def _verdict(
     if task.conflict.runs_beside:
         return f"Would run all the same, and report that {name} is held."
     does = task.conflict.outcome
-    if task.lock_wait is None:
+    if task.lock_wait in (None, inf):
         does = "wait for as long as it takes"
     elif task.lock_wait:
         does = f"wait up to {duration(task.lock_wait)}, then {does}"

@@ -162,10 +162,9 @@ class CacheStore(BaseStore):
         """
         lease, entry = _lease_of(change), self._entry(change.name)
         if lease is not None and fits(change, entry) and not is_there(change, entry):
-            by_one = lease.version is not None and isinstance(change.record, Mapping)
-            if change.record is None:
-                by_one = lease.token not in self._own
-            if by_one:
+            removes = change.record is None and lease.token not in self._own
+            adopts = isinstance(change.record, Mapping) and lease.version is not None
+            if removes or adopts:
                 if not self._is_first(lease):
                     return False, entry
                 entry = self._entry(change.name)

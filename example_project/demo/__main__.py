@@ -92,8 +92,9 @@ def arguments() -> argparse.Namespace:
         "--submissions", type=int, default=5, metavar="N",
         help="of each video at once, besides the late ones",
     )  # fmt: skip
-    add("--videos-only", action="store_true", help="without the short examples")
-    add(
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--videos-only", action="store_true", help="without the short examples")
+    part.add_argument(
         "--examples", nargs="*", metavar="NAME", choices=USES,
         help="only the short examples of example_project/uses/: all, or those that are named",
     )  # fmt: skip

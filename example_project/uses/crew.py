@@ -141,7 +141,7 @@ def in_threads(count: int, function: Callable[[int], T]) -> list[T]:
         finally:
             connections.close_all()
 
-    with ThreadPoolExecutor(count) as threads:
+    with ThreadPoolExecutor(max(count, 1)) as threads:
         return list(threads.map(call, range(count)))
 
 

@@ -34,5 +34,5 @@ def send_daily_report(date: dt.date) -> DailyReport | None:
 
 def send_mail(text: str) -> None:
     """Pretend to send a mail: slow, and it cannot be taken back."""
-    time.sleep(1.0)
+    time.sleep(3.0)
     ledger.append("reports", text=text)

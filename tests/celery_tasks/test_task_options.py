@@ -59,7 +59,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"unique_for": None}, "unique_for must be a number of seconds, not NoneType: None"),
     ({"debounce": float("inf")}, "debounce must be a number of seconds from 0.001 to ten years"),
     ({"debounce": 5, "debounce_max": -1}, "debounce_max must be a number of seconds from 0.001"),
-    ({"lock_wait": -1}, "lock_wait must be None or a number of seconds >= 0, not -1"),
+    ({"lock_wait": -1}, "lock_wait must be None or from 0 to 1e308 seconds, not -1"),
     ({"lock_retry_for": "5"}, "lock_retry_for must be a number of seconds, not str: '5'"),
     ({"lock_hold_at_least": -1}, "lock_hold_at_least must be a number of seconds from 0 to ten"),
     ({"lock_cooldown": None}, "lock_cooldown must be a number of seconds, not NoneType: None"),
