@@ -161,7 +161,7 @@ class TaskOptions(WorkerTask):
         """The service of this task's store."""
         return LockService(self.lock_store)
 
-    @cached_property
+    @property
     def how(self) -> How:
         """How a call takes its lock, unless its slots or its time to wait are its own."""
         return How(
