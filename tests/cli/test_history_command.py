@@ -142,10 +142,11 @@ class Interrupted(io.StringIO):
 
 
 def test_what_is_followed_as_json_is_a_line_for_each_event() -> None:
-    happened()
+    happened(seconds=0.5, holder=Owner(held_by="alice", reason=""))
     happened("cleared", by="alice")
     out = Interrupted()
     with pytest.raises(SystemExit):
         call_command("locks", "history", "--follow", "--format", "json", stdout=out)
-    kinds = [json.loads(line)["kind"] for line in out.getvalue().splitlines()]
-    assert kinds == ["refused", "cleared"]
+    refused, cleared = map(json.loads, out.getvalue().splitlines())
+    assert (refused["kind"], cleared["kind"]) == ("refused", "cleared")
+    assert (refused["seconds"], refused["holder"]["held_by"]) == (0.5, "alice")
