@@ -141,6 +141,16 @@ def test_without_view_lock_nothing_is_seen(client_with: UserWith) -> None:
         assert client.get(url).status_code == 403, url
 
 
+def test_each_form_that_changes_something_has_the_csrf_token(operator: Client) -> None:
+    lease = taken("video:1")
+    orphan("gone:1")
+    urls = [LIST, ADD, HEALTH, url_of("delete", id_of(lease))]
+    for response in (*map(operator.get, urls), tick(operator, id_of(lease))):
+        forms = re.findall(r'(?s)<form[^>]*method="post".*?</form>', page_of(response))
+        assert len(forms) > 1, "the page's own, and that which ends the session"
+        assert all("csrfmiddlewaretoken" in form for form in forms), forms
+
+
 def test_a_lease_that_changed_hands_is_left_alone(operator: Client) -> None:
     seen, cleared = taken("video:1"), taken("video:2")
     ids = [id_of(seen), id_of(cleared)]

@@ -20,6 +20,7 @@ from django.test.utils import override_settings
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from django_tasklock import locks
 from tests import needs
 from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
@@ -222,6 +223,30 @@ def test_what_is_not_known_any_more_is_grey(
     expect(page.locator("#tasklock-live")).to_contain_text("Your session has ended.")
     page.get_by_role("link", name="Log in again").click()
     expect(page.get_by_role("button", name="Log in")).to_be_visible()
+
+
+def test_a_clear_ends_the_lease_that_was_seen_and_no_other(
+    open_page: Open, errors: list[str]
+) -> None:
+    # Given two ticked locks, one of which changes hands before the question is answered
+    taken("video:1")
+    changing = taken("video:2")
+    page = open_page()
+    for name in ("video:1", "video:2"):
+        row(page, name).get_by_role("checkbox").check()
+    page.get_by_role("combobox", name="Action").select_option("Clear selected locks")
+    page.locator("button[name=index]").click()
+    expect(page.get_by_role("heading", name="Clear these locks?")).to_be_visible()
+    changing.release()
+    successor = taken("video:2")
+
+    page.get_by_role("button", name="Clear 2 locks").click()
+
+    expect(page.get_by_text("Cleared: “video:1”.")).to_be_visible()
+    expect(page.get_by_text("changed hands: “video:2”.")).to_be_visible()
+    assert not locks.is_locked("video:1")
+    assert successor.extend()
+    assert errors == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

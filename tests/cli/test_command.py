@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import getpass
+import io
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from django.core.management import CommandError, call_command
 
 from django_tasklock import LockService, locks
 from tests.admin.conftest import taken
-from tests.command import run, run_json
+from tests.command import run, run_json, shell
 from tests.conftest import UseCaches, UseRedis
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, holder, waiter, waiting
@@ -97,6 +98,26 @@ def test_rows_for_programs() -> None:
     # Programs find their columns also where nothing is held.
     header = "name,ttl,acquired_at,host,pid,alive,thread,task,task_id,fence,waiters,longest_wait"
     assert run("list", "nosuch", "--format", "csv").startswith(f"{header},renewing,token,store,key")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    call_command("locks", "list", stdout=terminal)
+    header, row = terminal.getvalue().splitlines()
+    assert len(header) <= 80
+    # A Chinese character takes two cells.
+    assert 70 < len(row) <= 78
+    assert row.startswith("视频:7777")
+    assert "777…777" in row
 
 
 # ------------------------------------------------------------------------------ show
@@ -215,6 +236,16 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(
     assert done.stderr == b""
 
 
+def test_an_output_that_cannot_be_written_is_an_error(
+    process_env: Callable[[], dict[str, str]],
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = shell(process_env(), "list", stdout=full)
+    assert done.returncode == 1
+    assert "could not be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "verb", ["list", "show", "history", "doctor", "explain", "clear", "hold", "run", "lead"]
 )
@@ -230,3 +261,7 @@ def test_help_fits_80_columns_and_has_an_example(
     # And the exit statuses of ours, which shells do not use
     statuses = (os.EX_UNAVAILABLE, os.EX_TEMPFAIL, os.EX_NOPERM) if verb == "run" else ()
     assert all(f"{status}: " in " ".join(said.split()) for status in statuses)
+
+
+def test_djangos_options_may_follow_the_verb() -> None:
+    assert run("list", "--settings", "tests.settings", "--no-color") == "No locks.\n"

@@ -194,6 +194,18 @@ def test_all_that_the_command_started_dies_with_it_before_the_lock_is_taken(run:
     assert all(ended), ended
 
 
+@pytest.mark.nightly
+def test_leader_of_the_group_that_is_killed_takes_the_command_with_it(run: Run) -> None:
+    process = run("nightly", "--ttl", "600", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    child = int(said(process))
+    group = holder("nightly").owner.group
+    assert group == os.getpgid(child)
+    os.kill(group, signal.SIGKILL)
+    assert ended(process)[0] == 128 + signal.SIGKILL
+    assert gone(child)
+    assert not locks.is_locked("nightly")
+
+
 def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(run: Run) -> None:
     # Given a terminal's own session, in whose foreground the command reads and hears Ctrl-C
     keyboard, screen = pty.openpty()
@@ -222,6 +234,19 @@ def test_on_a_terminal_the_command_has_its_keys_and_dies_with_it(run: Run) -> No
     assert locks.acquire("nightly", wait=PATIENCE)
     os.close(keyboard)
     os.close(screen)
+
+
+@pytest.mark.nightly
+def test_what_the_command_leaves_behind_goes_on_without_the_lock(run: Run) -> None:
+    # As a daemon does whose starter ends
+    process = run("nightly", "--", "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!")
+    left = int(said(process))
+    try:
+        assert ended(process)[0] == 0
+        assert not locks.is_locked("nightly")
+        assert not gone(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
 
 
 def test_store_that_is_down_runs_nothing(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import signal
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from django_tasklock import Event
 from django_tasklock.stores import stores
@@ -129,3 +132,21 @@ def test_following_shows_what_comes_also_after_an_outage(
     assert "cleared" in last
     (error,) = whole_lines(err)
     assert b"unavailable" in error
+
+
+class Interrupted(io.StringIO):
+    """As by Ctrl-C, when the first events are written."""
+
+    def flush(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_is_followed_as_json_is_a_line_for_each_event() -> None:
+    happened(seconds=0.5, holder=Owner(held_by="alice", reason=""))
+    happened("cleared", by="alice")
+    out = Interrupted()
+    with pytest.raises(SystemExit):
+        call_command("locks", "history", "--follow", "--format", "json", stdout=out)
+    refused, cleared = map(json.loads, out.getvalue().splitlines())
+    assert (refused["kind"], cleared["kind"]) == ("refused", "cleared")
+    assert (refused["seconds"], refused["holder"]["held_by"]) == (0.5, "alice")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -117,12 +118,13 @@ print(json.dumps(said))
 """
 
 
-def last_line(apps: str, *refused: str, then: str = "") -> str:
+def last_line(apps: str, *refused: str, then: str = "", **environment: str) -> str:
     """What a process of a site with these apps, in which some modules cannot be imported, prints
     last; its error, if it fails."""
     done = subprocess.run(
         [sys.executable, "-c", REFUSING + SITE + then, apps, *refused],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env=os.environ | environment,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     return (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
 
@@ -142,6 +144,21 @@ def test_an_app_without_its_library_says_which_extra_to_install(app: str) -> Non
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     extras = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     assert re.search(f"^{app} = ", extras, re.MULTILINE)
+
+
+def test_processes_with_the_app_for_prometheus_count_together(tmp_path: Path) -> None:
+    """In prometheus_client's multiprocess mode, as the children of a worker do."""
+    needs.package("prometheus_client")
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    app, then = "django_tasklock.contrib.prometheus", "lock('a')(print)('done')"
+    for _ in range(2):
+        assert last_line(app, then=then, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) == "done"
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(tmp_path))  # type: ignore[no-untyped-call]
+    counted = 'tasklock_acquires_total{lock="a",outcome="acquired",store="default"} 2.0'
+    assert counted in generate_latest(registry).decode().splitlines()
 
 
 def test_the_app_for_opentelemetry_counts_the_same_by_the_sdk_of_the_project() -> None:

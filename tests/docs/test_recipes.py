@@ -25,7 +25,7 @@ from django.db import connection, models
 from django.test import RequestFactory
 from django.test.utils import isolate_apps
 
-from django_tasklock import locks
+from django_tasklock import LockNotAcquired, locks
 from tests.docs.run_pages import loaded
 from tests.mailroom import Mailroom, mailroom
 from tests.pages import DOCS, blocks
@@ -188,6 +188,14 @@ def test_five_calls_begin_and_the_sixth_waits_for_the_time() -> None:
     assert locks.clear("partner-api#3")
     sixth.result()
     assert len(calls.came) == 6
+
+
+def test_who_waits_too_long_for_the_limit_is_told() -> None:
+    partner = recipe("A rate limit", lambda text: text.replace("wait=120", "wait=0.1"), fetch=str)
+    for shop_id in range(5):
+        partner.fetch_prices(shop_id)
+    with pytest.raises(LockNotAcquired, match="cooling"):
+        partner.fetch_prices(5)
 
 
 def test_of_a_hundred_buyers_ten_get_one(tables: Any) -> None:

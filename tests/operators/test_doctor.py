@@ -13,6 +13,7 @@ from celery import states
 from django.core.cache import cache, caches
 from django.core.checks import WARNING
 from django.core.management import CommandError, call_command
+from django.db import connections, models, transaction
 from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
@@ -20,7 +21,7 @@ from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches, UseRedis
-from tests.findings import fenced, lost, thrown_away
+from tests.findings import fenced, guard, lost, thrown_away
 from tests.inside import (
     asked,
     diagnose,
@@ -91,6 +92,30 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
     with lock("video:1"):
         monkeypatch.setattr(store, "walk", lambda: iter(read))
         assert diagnose() == []
+
+
+class WritesJobsToPostgres:
+    """As with a replica, the rows are read elsewhere; a guard asks where they are written."""
+
+    def db_for_write(self, model: type[models.Model], **hints: Any) -> str | None:
+        return "postgres" if model is Job else None
+
+
+@override_settings(DATABASE_ROUTERS=[WritesJobsToPostgres()])
+def test_an_error_of_a_database_hides_its_own_rows_alone_and_ends_no_transaction(
+    room: Mailroom, postgres_alias: str
+) -> None:
+    # Given a lock whose owner is gone, and whose row is in a database without its table
+    held_by(owner_record(room.task(guard=guard()).name, "id") | {"start": 1}, "job:1")
+
+    with transaction.atomic(postgres_alias):
+        unknown, owner_gone = diagnose()
+        assert (unknown.kind, owner_gone.kind) == ("unknown", "owner gone")
+        assert 'relation "app_job" does not exist' in unknown.message
+
+        # I expect the transaction to go on
+        with connections[postgres_alias].cursor() as cursor:
+            cursor.execute("SELECT 1")
 
 
 def test_a_key_without_a_ttl_has_a_hint_to_be_pasted_into_a_shell_whatever_names_hold(

@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.core.management import call_command
+from django.db import connection, models
 from django.db.models import Q
+from django.test.utils import isolate_apps
 
 from django_tasklock import lock, locks
-from django_tasklock.guards import mark_of
+from django_tasklock.guards import StatusGuard, mark_of
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches
@@ -21,7 +24,7 @@ from tests.findings import fenced, guard, lost
 from tests.inside import diagnose, operators, owner_record
 from tests.mailroom import Mailroom, mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, held_by, taken
+from tests.steps import LONG, Meanwhile, held_by, holder, taken
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -277,3 +280,32 @@ def test_a_task_that_needs_more_than_the_key_is_not_sent(room: Mailroom, typing:
     assert found["requeued"].startswith("could not be sent: missing a required argument")
     assert "preset" in found["requeued"]
     assert room.waiting() == []
+
+
+@pytest.fixture
+def part() -> Iterator[Any]:
+    """A model whose primary key is of two columns."""
+    columns = {
+        "pk": models.CompositePrimaryKey("tenant", "number"), "number": models.IntegerField(),
+        "tenant": models.CharField(max_length=20), "status": models.CharField(max_length=20),
+        "Meta": type("Meta", (), {"app_label": "app"}), "__module__": __name__,
+    }  # fmt: skip
+    with isolate_apps("tests.app"), connection.schema_editor() as editor:
+        made: Any = type("Part", (models.Model,), columns)
+        editor.create_model(made)
+    yield made
+    with connection.schema_editor() as editor:
+        editor.delete_model(made)
+
+
+def test_a_lost_row_with_a_composite_key_is_sent_again(room: Mailroom, part: Any) -> None:
+    room.task(guard=StatusGuard(part, pk="job", source="new", to="busy", done="done"))
+    for number in (1, 2):
+        part.objects.create(tenant='a "b", c', number=number, status="busy")
+    seen = [problem.seen for problem in diagnose() if problem.pk[1] == 2]
+    (row,) = operators("lost_work").still_lost(seen)
+    assert operators("lost_work").requeue(row)[0]
+    assert [message.kwargs for message in room.waiting()] == [{"job": ['a "b", c', 2]}]
+    # The row of a lock is looked for by the parts of its name, none of which is such a key
+    held_by(owner_record(row.work.task, "id") | {"start": 1}, "job:1")
+    assert operators("rows").row_if_known(holder("job:1")) is None

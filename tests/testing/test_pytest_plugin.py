@@ -105,6 +105,18 @@ def test_with_pytest_django(project: MakeProject, options: list[str]) -> None:
     assert "4 passed" in in_pytest(made, "--ds", "settings", *options)
 
 
+@pytest.mark.nightly
+def test_without_pytest_django(project: MakeProject) -> None:
+    conftest = """
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+import django
+django.setup()
+"""
+    made = project(settings=SETTINGS, test_locks=TESTS, conftest=conftest)
+    assert "4 passed" in in_pytest(made, "-p", "no:django")
+
+
 def test_a_project_without_settings_does_not_notice_it(project: MakeProject) -> None:
     # conftest.py is imported after all plugins, and before any test.
     made = project(conftest=EARLY, test_all="from conftest import *")

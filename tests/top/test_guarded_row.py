@@ -148,6 +148,13 @@ def test_a_run_that_lost_its_lease_says_so_and_not_that_there_is_no_work() -> No
         work(row, lease)
 
 
+def test_a_run_without_the_lock_does_not_finish_the_row_that_its_redelivery_has() -> None:
+    row = job()
+    with pytest.raises(StatusConflict):
+        work(row, None, lambda: guard().claim_again(row.pk, 5, mark_of(TASK_ID)))
+    assert of(row) == ("working", 5)
+
+
 @FENCES
 def test_without_the_lock_the_row_of_its_holder_is_no_work_and_is_left_alone(
     fence_field: str | None,
@@ -214,6 +221,20 @@ def test_the_runs_own_error_is_reported_if_the_row_cannot_be_changed(
     # I expect the next run to claim it as it is
     locks.clear(NAME)
     assert work(row, taken(NAME))
+
+
+def test_a_guard_may_override_how_its_row_is_reopened() -> None:
+    class Again(StatusGuard):
+        def reopen(self, pk: Any, fence: int | None = None) -> bool:
+            return super().reopen(pk, fence) and bool(Job.objects.update(done_count=7))
+
+    def body() -> None:
+        raise SystemExit
+
+    row = job()
+    with pytest.raises(SystemExit):
+        work(row, taken(NAME), body, kind=Again)
+    assert (*of(row)[:1], row.done_count) == ("queued", 7)
 
 
 # ------------------------------------------------------------------------------ connections

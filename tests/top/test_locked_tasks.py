@@ -19,7 +19,7 @@ from django_tasklock.tasks import locked
 from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, holder, orphan
+from tests.steps import LONG, holder, orphan, waiting
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("on_redis")]
@@ -72,6 +72,28 @@ def test_a_run_that_finds_the_lock_taken_is_skipped_and_says_why_or_raises() -> 
     assert encode(9, own) == skipped | {"lock": "video:9", "holder": "the first"}
     assert locks.hold("video:8", LONG, "alice", "a migration") is not None
     assert encode(8).items() > {"reason": "held_by_operator", "held_by": "alice"}.items()
+
+
+def test_runs_on_one_event_loop_take_turns_and_one_that_is_cancelled_leaves_the_queue() -> None:
+    steps: list[str] = []
+    runs: list[asyncio.Task[None]] = []
+
+    @locked("video:1", ttl=LONG, wait=LONG)
+    async def work() -> None:
+        steps.append("begin")
+        if len(steps) == 1:
+            await asyncio.to_thread(until, lambda: waiting("video:1") == 2)
+            next(each for each in runs if each is not asyncio.current_task()).cancel()
+            await asyncio.to_thread(until, lambda: waiting("video:1") == 1)
+        steps.append("end")
+
+    async def three() -> None:
+        runs.extend(asyncio.create_task(work()) for _ in range(3))
+        await asyncio.wait(runs)
+
+    async_to_sync(three)()
+    assert steps == ["begin", "end"] * 2
+    assert sum(each.cancelled() for each in runs) == 1
 
 
 @pytest.mark.parametrize("is_async", [False, True])
