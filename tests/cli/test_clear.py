@@ -22,7 +22,7 @@ from tests.admin.conftest import taken
 from tests.command import run, run_json, shell
 from tests.conftest import UseRedis
 from tests.inside import clear_after_the_first, operators, reserved_key
-from tests.steps import orphan, sent, server
+from tests.steps import holder, orphan, sent, server
 
 pytestmark = pytest.mark.usefixtures("on_redis")
 MANY = operators("clearing").MOST_EVENTS + 1
@@ -96,6 +96,18 @@ def test_a_key_of_other_code_goes_only_with_the_value_that_was_seen(
     assert leases[0].release()
     cache.set("lock:video:1", {"by": ["B", 1]}, 600)
     assert run("clear", "video:1", "--noinput").startswith("cleared video:1, held by other code")
+
+
+def test_large_values_of_other_code_are_told_from_each_other() -> None:
+    cache.set("lock:video:1", "a" * 20_000, 600)
+    digest = holder("video:1").digest
+    for other in ("b" * 20_000, "a" * 20_001):
+        cache.set("lock:video:1", other, 600)
+        assert locks.clear("video:1", digest=digest) is False
+    cache.set("lock:video:1", "a" * 20_000, 600)
+    assert locks.clear("video:1", digest=digest)
+    with pytest.raises(TypeError, match="a digest must be a str"):
+        locks.clear("video:1", digest=b"x")  # type: ignore[arg-type]
 
 
 def test_a_clear_asks_and_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
