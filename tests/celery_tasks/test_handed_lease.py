@@ -15,7 +15,7 @@ from django_tasklock import Lease, LeaseLost, lock, locks
 from tests.app.models import Job
 from tests.celery_tasks.conftest import FENCES, job_guard, retries_once, status
 from tests.mailroom import Mailroom
-from tests.steps import LONG, holder, in_child, taken
+from tests.steps import LONG, holder, in_child, silent, taken
 
 NAME = "job:1"
 
@@ -322,3 +322,15 @@ def test_a_lease_that_was_handed_on_is_not_a_lost_one(
     # And the row to be as its fence says; without one it is left to the next holder of the lock
     ended = "queued" if isinstance(error, SystemExit) else "failed"
     assert status(row) == (ended if fence else "working")
+
+
+def test_a_silent_store_at_its_end_leaves_the_lease_that_it_handed_on(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: Any, job: Any) -> None:
+        next_one.apply_async((job,), lease=self.lease)
+        silent(monkeypatch, "set_note")
+
+    next_one = room.task()
+    assert room.deliver(room.message(work, acks_late=True)) == ("SUCCESS", None)
+    assert locks.is_locked(NAME)

@@ -19,7 +19,8 @@ from tests.stage.stage import Stage
 from tests.stage.workers import AS_ROOT
 
 pytestmark = pytest.mark.slow
-SITUATIONS = ("waits", "is killed", "is a duplicate")
+TWICE = "is a duplicate"
+SITUATIONS = ("waits", "is killed", TWICE)
 
 
 class Cell(NamedTuple):
@@ -37,8 +38,11 @@ class Table:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         accepts = {"accept_content": ["json", "pickle"]}
+        # Before there is a worker, so that the first of two calls waits when the second is made.
+        self.cells = {(name, TWICE): self.call(name, TWICE) for name in WAYS}
         stage.worker(concurrency=4, conf=accepts, environment=AS_ROOT)
-        self.cells = {(name, how): self.call(name, how) for how in SITUATIONS for name in WAYS}
+        for how in ("waits", "is killed"):
+            self.cells |= {(name, how): self.call(name, how) for name in WAYS}
         waits = [cell for (_, how), cell in self.cells.items() if how == "waits"]
         for cell in waits:
             # The first has perhaps not asked for its lock yet; the second comes after a refusal.
@@ -51,7 +55,7 @@ class Table:
             self.left = str(error)
 
     def call(self, name: str, how: str) -> Cell:
-        """Call the job of a cell; a duplicate right after the first, which waits for its ETA."""
+        """Call the job of a cell; a duplicate right after the first, which waits in the queue."""
         stage, way = self.stage, WAYS[name]
         job, task = stage.job(), f"declared: {name}"
         script, times = list(way.script), 1
@@ -61,7 +65,7 @@ class Table:
         elif how == "is killed":
             script.insert(0, {"then": "kill"})
         else:
-            times, options["countdown"] = 2, 1
+            times = 2
         results = [stage.call(task, job, script, **options) for _ in range(times)]
         return Cell(way, job, results, script)
 
@@ -84,7 +88,7 @@ def test_its_body_runs_once_with_every_option_in_force(table: Table, name: str, 
     # it is called twice
     cell, ledger = table.cells[name, how], table.stage.ledger
     way, gone = cell.way, how == "is killed" and not cell.way.task.get("acks_late", True)
-    unique = how != "is a duplicate" or way.unique
+    unique = how != TWICE or way.unique
     assert len({result.id for result in cell.results}) == (1 if unique else 2)
 
     # I expect its body to run to its end as often as it is to, and alone; not if it is killed when

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.db import InterfaceError, OperationalError
 
 from django_tasklock import lock, locks
@@ -103,6 +105,30 @@ def test_it_runs_once_and_leaves_nothing(
         until(partial(is_free, name), "the end of its cooling")
         until(partial(has_reserved_nothing, task, name), "the end of what it has reserved")
     assert number > 2
+
+
+def test_a_message_is_kept_where_its_run_is_interrupted_in_an_outage(room: Mailroom) -> None:
+    """As by a cold shutdown: with any other error Celery would acknowledge the message."""
+
+    def work(self: Any, job: Any) -> None:
+        silent.enter_context(outage())
+        raise SystemExit
+
+    message = room.message(work, acks_late=True)
+    with ExitStack() as silent, pytest.raises(SystemExit):
+        room.deliver(message, redelivered=True)
+
+
+def test_a_soft_time_limit_is_not_the_backends_silence(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes once: a body that began after it would run without a limit."""
+    runs = Runs()
+    message = room.message(runs, acks_late=True)
+    too_long = Mock(side_effect=SoftTimeLimitExceeded)
+    monkeypatch.setattr(type(room.app.backend), "get_task_meta", too_long)
+    room.fails(message, SoftTimeLimitExceeded, redelivered=True)
+    assert (runs, room.ids()) == ([], [])
 
 
 # ------------------------------------------------------------------------------ the row's database

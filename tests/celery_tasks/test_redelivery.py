@@ -254,6 +254,19 @@ def test_an_original_that_was_handed_the_lock_is_dropped_too(room: Mailroom) -> 
     assert len(runs) == 2
 
 
+def test_a_requeued_message_and_a_redelivery_of_what_it_replaced_are_one_job(
+    room: Mailroom,
+) -> None:
+    """Its worker was killed after it had requeued the message, and before it acknowledged it."""
+    runs = Runs()
+    message = room.message(runs, acks_late=True, on_conflict="retry")
+    with lock("job:1", ttl=LONG):
+        assert elsewhere(room, message)[0] == "IGNORED"
+    assert room.deliver(message, redelivered=True)[0] == "SUCCESS"
+    assert room.states() == ["IGNORED"]
+    assert len(runs) == 1
+
+
 def test_an_original_runs_if_others_rely_on_it(room: Mailroom) -> None:
     """It has become a follow-up after its redelivery had run."""
     runs = Runs()

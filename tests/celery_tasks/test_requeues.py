@@ -20,7 +20,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from django_tasklock import RequeueFailed, lock, locks
 from django_tasklock.stores.base import Note
 from tests.app.models import Job
-from tests.celery_tasks.conftest import FENCES, away, job_guard, pauses, raising, status
+from tests.celery_tasks.conftest import FENCES, away, call, job_guard, pauses, raising, status
 from tests.inside import held_for
 from tests.mailroom import Mailroom, Message, elsewhere
 from tests.proxy import CutProxy
@@ -285,6 +285,17 @@ def test_a_redelivered_retry_of_a_run_that_went_on_is_not_dropped_for_that_ones_
     assert room.deliver(room.take()) == ("SUCCESS", "try 0")
     assert room.deliver(room.take(), redelivered=True)[0] == "RETRY"
     assert room.deliver(room.take(), redelivered=True) == ("SUCCESS", "try 2")
+    assert status(row) == "done"
+
+
+def test_an_eager_retry_that_does_not_end_its_run_is_none(room: Mailroom, row: Job) -> None:
+    """Celery sends nothing then, so the row does not wait for it."""
+
+    def work(self: Any, job: int) -> str:
+        self.retry(countdown=0, throw=False)
+        return "done"
+
+    assert call(room.task(work, guard=job_guard()), "eagerly", row.pk) == "done"
     assert status(row) == "done"
 
 

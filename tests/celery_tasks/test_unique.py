@@ -13,7 +13,7 @@ import pytest
 from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
-from django_tasklock import Lease, StoreUnavailable, lock, locks
+from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
@@ -93,7 +93,7 @@ def test_a_duplicate_may_raise(room: Mailroom) -> None:
     first = task.delay(1)
 
     def raised() -> str:
-        with pytest.raises(AlreadyQueued, match=first.id) as caught:
+        with pytest.raises(LockNotAcquired, match=first.id) as caught:
             task.delay(1)
         error: AlreadyQueued = pickle.loads(pickle.dumps(caught.value))
         assert (error.name, error.task_id) == ("job:1", first.id)

@@ -143,6 +143,7 @@ def test_38_an_own_request_class_and_ours_both_do_their_part(stage: Stage, task:
     stuck = stage.send(task, limited, [{"kind": "stuck", "seconds": 20}], time_limit=1.0)
     with pytest.raises(WorkerLostError):
         lost.get(timeout=60)
+    until(lambda: f"job:{gone}" not in stage.held(), "the lock is free", 10)
     with pytest.raises(TimeLimitExceeded):
         stuck.get(timeout=60)
     until(lambda: stage.ledger.entries("own on_timeout", task_id=stuck.id), "theirs", 10)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -167,6 +168,25 @@ def test_37_what_hides_the_arguments_of_a_call_hides_them_while_it_waits(stage: 
     assert result.get(timeout=60) == f"done:{job}"
     assert set(shown) == {("(<hidden>)", "{<hidden>}")}
     stage.assert_settled()
+
+
+@pytest.mark.nightly
+def test_many_jobs_of_one_lock_come_back_one_after_the_other(shared: Stage) -> None:
+    """Forty messages at once, one lock, four children: nobody asks again and again, none is lost,
+    and the lock does not stand free for long. The bounds are for a busy machine."""
+    job = shared.job()
+    began = time.monotonic()
+    results = [shared.send("retry", job, [{"seconds": 0.2}]) for _ in range(40)]
+    for result in results:
+        assert result.get(timeout=120) == f"done:{job}"
+    took = time.monotonic() - began
+    received = shared.ledger.entries("received")
+    counts = [sum(entry.task_id == result.id for entry in received) for result in results]
+    print(f"{took:.1f} s; deliveries: {sum(counts) / 40:.1f} on average, {max(counts)} at most")
+    assert max(counts) <= 10
+    assert took < 25
+    assert shared.ledger.overlaps(job=job) == []
+    shared.assert_settled()
 
 
 # ------------------------------------------------------------------------------ delivered again
