@@ -83,6 +83,28 @@ class TestDeadOwner:
         assert locks.acquire("video:1") is None
         assert holder("video:1").token == token
 
+    def test_a_late_takeover_leaves_the_lease_of_the_first_one_alone(
+        self, gone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held_by(gone, "video:1")
+        store, first = stores["default"], list[dict[str, Any]]()
+        find = store.find
+        with Agent() as other:
+            # Given another one who has taken the lock over, between our look at it and our clear
+            def overtaken(name: str) -> Any:
+                found = find(name)
+                if not first:
+                    first.append(other.ask("acquire", name=name, ttl=LONG))
+                return found
+
+            monkeypatch.setattr(store, "find", overtaken)
+            # I expect us to be refused, to clear nothing, and the other one to have it still
+            with sent(signals.lock_cleared) as cleared:
+                assert locks.acquire("video:1") is None
+            assert cleared == []
+            assert [holder("video:1").token] == [lease["token"] for lease in first]
+            assert other.ask("release") is True
+
 
 class TestLivingOwner:
     def test_owner_lives_while_a_process_of_its_group_does(self, gone: dict[str, Any]) -> None:
