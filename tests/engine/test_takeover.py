@@ -14,7 +14,7 @@ from django_tasklock import locks, signals
 from django_tasklock.stores import stores
 from django_tasklock.stores.records import Held
 from tests import needs
-from tests.agent import Agent, environment
+from tests.agent import Agent, environment, run_python
 from tests.inside import Owner, as_before_a_checkpoint, owner_record
 from tests.steps import LONG, held_by, holder, in_child, sent, taken, waiter, waiting
 from tests.waiting import until
@@ -176,6 +176,19 @@ class TestLivingOwner:
         until(lambda: owner_record() == now, "what the process is now")
         as_before_a_checkpoint(monkeypatch, before)
         assert Owner.from_record({**gone, **before}).alive() is None
+
+    def test_owner_of_whom_nothing_can_be_known_is_alive(self) -> None:
+        """A process without a free file descriptor cannot look, and takes nothing for dead."""
+        taken("video:1")
+        program = (
+            "from django_tasklock import locks\n"
+            "import ctypes, resource; ctypes.CDLL('libgcc_s.so.1')\n"  # It ends threads.
+            "locks.acquire('warm', ttl=60).release()\n"
+            "assert locks.acquire('video:1') is None\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 64))\n"
+            "print(locks.acquire('video:1', ttl=60))\n"
+        )
+        assert run_python(program).split() == ["None"]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount another /proc")
     def test_owner_of_another_user_behind_a_hidden_proc_is_alive(self) -> None:
