@@ -142,7 +142,7 @@ class TestTrouble:
             waits = waiter(1) if wait is None else None
             with sent(signals.lock_cleared) as cleared:
                 agent.kill()
-                assert (waits.result() if waits else permit()).slot == 2
+                assert (waits.result(LONG / 4) if waits else permit()).slot == 2
         assert [about["name"] for about in cleared] == ["pool#2"]
 
     def test_an_outage_is_no_refusal_and_takes_no_time_for_each_permit(
