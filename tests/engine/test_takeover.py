@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,6 +177,22 @@ class TestLivingOwner:
         until(lambda: owner_record() == now, "what the process is now")
         as_before_a_checkpoint(monkeypatch, before)
         assert Owner.from_record({**gone, **before}).alive() is None
+
+    def test_process_whose_first_thread_has_ended_is_alive(self) -> None:
+        """It shows as a zombie, and works on."""
+        program = (
+            "import ctypes, threading, time, django; django.setup()\n"
+            "from django_tasklock import locks\n"
+            "locks.acquire('video:1', ttl=60)\n"
+            "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+            "ctypes.CDLL(None).syscall(60, 0)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], env=environment()) as process:
+            stat = Path(f"/proc/{process.pid}/stat")
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+            alive = holder("video:1").owner.alive()
+            process.kill()
+        assert alive is True
 
     def test_owner_of_whom_nothing_can_be_known_is_alive(self) -> None:
         """A process without a free file descriptor cannot look, and takes nothing for dead."""
