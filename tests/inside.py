@@ -140,6 +140,11 @@ def give_up(lease: Lease, note: Note | None = None) -> None:
     lease.give_up()
 
 
+def unreserve_later(key: str, text: str) -> None:
+    """Leave a note to that thread, as a call does that got no answer."""
+    keeper_of(stores["default"]).unreserve_later(key, text, 600.0)
+
+
 def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores' threads ask again soon where there was no answer, and look soon for tokens whose
     question may still be on its way."""

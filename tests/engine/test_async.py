@@ -20,7 +20,7 @@ from django.db import connections
 
 from django_tasklock import LeaseLost, LockNotAcquired, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores.base import BaseStore
-from tests.agent import run_python
+from tests.agent import Agent, run_python
 from tests.conftest import UseCaches, UseRedis
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
@@ -303,6 +303,15 @@ class TestEnds:
             assert held.release()
             until(lambda: not locks.is_locked(NAME), "a free lock", LONG / 3)
         task._log_destroy_pending = False
+
+    @on_a_loop
+    async def test_the_holders_process_is_killed_while_a_task_waits(self) -> None:
+        with Agent() as agent:
+            agent.ask("acquire", name=NAME, ttl=LONG)
+            task = asyncio.create_task(entered(lock(NAME, wait=None)))
+            await queued(1)
+            agent.kill()
+            await asyncio.wait_for(task, LONG / 3)
 
     @pytest.mark.usefixtures("each_fork")
     def test_a_forked_child_has_threads_of_its_own(self) -> None:

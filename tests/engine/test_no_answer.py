@@ -15,7 +15,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from tests import steps
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import asked, given_up, kept, looks_before, retry_soon
+from tests.inside import asked, give_up, given_up, kept, looks_before, retry_soon, unreserve_later
 from tests.proxy import CutProxy
 from tests.servers import RedisServer, free_port
 from tests.steps import LONG, RENEWED, SOON_SECONDS, Meanwhile, renewed, taken
@@ -148,6 +148,19 @@ def test_what_an_outage_has_left_is_looked_for_together(monkeypatch: pytest.Monk
     until(lambda: kept() == 0, "the last look")
     assert (locks.count(), store.get_note("note:0")) == (0, None)
     assert len(calls) < 100, calls
+
+
+def test_what_the_server_never_does_keeps_nothing_else_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as to remove notes, where an ACL forbids it."""
+    lease, refused = taken("video:1", ttl=LONG), steps.silent(monkeypatch, "unreserve")
+    for number in range(1000):
+        unreserve_later(f"note:{number}", "begun")
+    until(lambda: len(refused) > 1)
+    give_up(lease)
+    until(lambda: not locks.is_locked("video:1"), "the release")
+    assert len(refused) < 100
 
 
 def test_client_that_cannot_listen_polls_until_it_can(

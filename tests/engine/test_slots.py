@@ -10,6 +10,7 @@ import pytest
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks, signals
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Note
+from tests.agent import Agent
 from tests.conftest import UseRedis
 from tests.inside import asked, owner_record
 from tests.servers import RedisServer
@@ -133,6 +134,17 @@ class TestOrder:
 
 @pytest.mark.usefixtures("on_redis")
 class TestTrouble:
+    @pytest.mark.parametrize("wait", [0, None])
+    def test_the_permit_of_a_dead_process_is_taken_at_once(self, wait: float | None) -> None:
+        with Agent() as agent:
+            permit()
+            assert agent.ask("acquire", name="pool", slots=2, ttl=LONG)
+            waits = waiter(1) if wait is None else None
+            with sent(signals.lock_cleared) as cleared:
+                agent.kill()
+                assert (waits.result(LONG / 4) if waits else permit()).slot == 2
+        assert [about["name"] for about in cleared] == ["pool#2"]
+
     def test_an_outage_is_no_refusal_and_takes_no_time_for_each_permit(
         self, own_redis_server: RedisServer, use_redis: UseRedis
     ) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from django_tasklock import locks, signals
 from django_tasklock.stores import stores
 from django_tasklock.stores.records import Held
 from tests import needs
-from tests.agent import Agent, environment
+from tests.agent import Agent, environment, run_python
 from tests.inside import Owner, as_before_a_checkpoint, owner_record
 from tests.steps import LONG, held_by, holder, in_child, sent, taken, waiter, waiting
 from tests.waiting import until
@@ -82,6 +83,28 @@ class TestDeadOwner:
         monkeypatch.setattr(store, "find", adopted_meanwhile)
         assert locks.acquire("video:1") is None
         assert holder("video:1").token == token
+
+    def test_a_late_takeover_leaves_the_lease_of_the_first_one_alone(
+        self, gone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held_by(gone, "video:1")
+        store, first = stores["default"], list[dict[str, Any]]()
+        find = store.find
+        with Agent() as other:
+            # Given another one who has taken the lock over, between our look at it and our clear
+            def overtaken(name: str) -> Any:
+                found = find(name)
+                if not first:
+                    first.append(other.ask("acquire", name=name, ttl=LONG))
+                return found
+
+            monkeypatch.setattr(store, "find", overtaken)
+            # I expect us to be refused, to clear nothing, and the other one to have it still
+            with sent(signals.lock_cleared) as cleared:
+                assert locks.acquire("video:1") is None
+            assert cleared == []
+            assert [holder("video:1").token] == [lease["token"] for lease in first]
+            assert other.ask("release") is True
 
 
 class TestLivingOwner:
@@ -154,6 +177,35 @@ class TestLivingOwner:
         until(lambda: owner_record() == now, "what the process is now")
         as_before_a_checkpoint(monkeypatch, before)
         assert Owner.from_record({**gone, **before}).alive() is None
+
+    def test_process_whose_first_thread_has_ended_is_alive(self) -> None:
+        """It shows as a zombie, and works on."""
+        program = (
+            "import ctypes, threading, time, django; django.setup()\n"
+            "from django_tasklock import locks\n"
+            "locks.acquire('video:1', ttl=60)\n"
+            "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+            "ctypes.CDLL(None).syscall(60, 0)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], env=environment()) as process:
+            stat = Path(f"/proc/{process.pid}/stat")
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+            alive = holder("video:1").owner.alive()
+            process.kill()
+        assert alive is True
+
+    def test_owner_of_whom_nothing_can_be_known_is_alive(self) -> None:
+        """A process without a free file descriptor cannot look, and takes nothing for dead."""
+        taken("video:1")
+        program = (
+            "from django_tasklock import locks\n"
+            "import ctypes, resource; ctypes.CDLL('libgcc_s.so.1')\n"  # It ends threads.
+            "locks.acquire('warm', ttl=60).release()\n"
+            "assert locks.acquire('video:1') is None\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 64))\n"
+            "print(locks.acquire('video:1', ttl=60))\n"
+        )
+        assert run_python(program).split() == ["None"]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount another /proc")
     def test_owner_of_another_user_behind_a_hidden_proc_is_alive(self) -> None:

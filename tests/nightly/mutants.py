@@ -266,6 +266,10 @@ MUTANTS = [Mutant(*each) for each in (
      "if now is not None and (now.token, now.owner) != (holder.token, holder.owner):",
      "if False:",
      TAKEOVER, "test_a_lease_that_goes_on_in_another_process_is_not_that_of_the_dead_one"),
+    ("a late takeover clears the dead one's lease alone", "_engine/acquiring.py",
+     "if clear(store, holder.name, holder.token, None, holder,",
+     "if clear(store, holder.name, None, None, holder,",
+     TAKEOVER, "test_a_late_takeover_leaves_the_lease_of_the_first_one_alone"),
 
     ("a message is skipped only while another id holds its lock", "celery/redelivery.py",
      "if message.queued and (message.is_by(holder) or lost):", "if False:",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -148,6 +149,23 @@ def test_leases_at_masters_that_answer_are_renewed_beside_one_that_hangs(
         renewed(kept[node])
         assert kept[node].release()
     silent.server.resume()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_one_that_hangs_fails_one_call_and_then_others_are_asked_who_has_what(
+    partial_cluster: Cluster, use_caches: UseCaches
+) -> None:
+    """Whichever it is: also the one that would be asked first."""
+    names = on_each(partial_cluster)
+    for silent in names:
+        use_caches({}, {"default": partial_cluster.settings(SOCKET_TIMEOUT=1.0)})
+        assert answered(partial(locks.get, names[silent])) is None
+        silent.server.pause()
+        unavailable(partial(locks.get, names[silent]))
+        for each in names.keys() - {silent}:
+            assert taken(names[each]).release()
+        silent.server.resume()
 
 
 @pytest.mark.nightly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -23,8 +24,8 @@ from tests.conftest import UseCaches, UseRedis
 from tests.eager_task import assert_an_eager_task_locks_and_guards
 from tests.inside import longest_silence, new_token
 from tests.interruptions import interrupted
-from tests.steps import LONG, holder, sent, taken, waiter
-from tests.waiting import until
+from tests.steps import LONG, Meanwhile, holder, in_child, sent, taken, waiter
+from tests.waiting import PATIENCE, until
 
 DUMMY = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
 IN_MEMORY = {"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}}
@@ -211,6 +212,23 @@ def test_the_waiter_has_the_lock_if_it_leaves_at_that_moment() -> None:
             store.release("video:1", lease.token)
         assert isinstance(asking.leave(), Grant)
         store.release("video:1", token)
+
+
+@pytest.mark.usefixtures("each_fork")
+def test_a_child_is_forked_while_another_thread_uses_the_store() -> None:
+    store: Any = stores["default"]
+    entered, leave = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with store.guard:
+            entered.set()
+            leave.wait(PATIENCE)
+
+    thread = Meanwhile(use)
+    assert entered.wait(PATIENCE)
+    assert in_child(lambda: locks.acquire("video:1") is not None) is True
+    leave.set()
+    thread.result()
 
 
 def test_check_deploy_says_that_it_excludes_in_one_process_only() -> None:

@@ -140,6 +140,18 @@ def test_each_verb_without_hiredis(use_redis: UseRedis) -> None:
     run_python(EACH_VERB)
 
 
+def test_a_server_whose_clock_was_put_back_is_up_for_as_long_as_it_was_seen(
+    use_redis: UseRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own clock it will be started in an hour, and no quorum would count it before."""
+    use_redis()
+    store: Any = stores["default"]
+    info = store.client.info
+    put_back = {"uptime_in_seconds": "-3600"}
+    monkeypatch.setattr(store.client, "info", lambda section: info(section) | put_back)
+    until(lambda: store.uptime() > 0.1)
+
+
 APART_SECONDS = 1000.0
 """seconds between the ends of two leases, and until the first: however long the test takes"""
 NAMES = [f"video:{number:02}" for number in range(45)]
