@@ -114,6 +114,12 @@ def owner_of(job: int, script: Any = None) -> str:
     return f"owner:{row_of(job).result}"
 
 
+def its_own_owner(job: int, script: Any = None) -> str:
+    """The name of a lock that the job's row says, and no other row: a run that has lost its lease
+    to another job's would fail, as it should."""
+    return f"{owner_of(job)}:{job}"
+
+
 def row_of(job: int) -> Any:
     return apps.get_model(GUARD.label)._default_manager.get(pk=job)
 
@@ -207,7 +213,7 @@ any_ = scripted("any", **ANY)
 any_unique = scripted(
     "any_unique", unique_while="queued", autoretry_for=(Boom,), retry_kwargs=AGAIN, **ANY
 )
-any_named = scripted("any_named", lock_name=owner_of, **ANY)
+any_named = scripted("any_named", lock_name=its_own_owner, **ANY)
 any_waiting = scripted("any_waiting", lock_wait=None, **ANY)
 ONE_WAITS: Any = {"unique_while": "queued", "on_conflict": "retry"}
 queued = scripted("queued", lock_wait=20, **ONE_WAITS)
