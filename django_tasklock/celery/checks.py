@@ -89,8 +89,8 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
         try:
-            if task.how.cooling is not None:
-                task.how.cooling.check(store)
+            if (cooling := task.how().cooling) is not None:
+                cooling.check(store)
         except InvalidLockConfig as wrong:
             yield "E006", wrong, None
         alone = task.conflict.runs_beside or task.on_outage == "run"

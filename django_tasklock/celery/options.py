@@ -161,11 +161,10 @@ class TaskOptions(WorkerTask):
         """The service of this task's store."""
         return LockService(self.lock_store)
 
-    @property
-    def how(self) -> How:
-        """How a call takes its lock, unless its slots or its time to wait are its own."""
+    def how(self, wait: float | None = 0, slots: int = 1) -> How:
+        """How a call takes its lock: it waits so many seconds, for a permit of so many."""
         return How(
-            self.lock_store, self.lock_ttl, self.lock_wait, self.lock_renew,
+            self.lock_store, self.lock_ttl, wait, self.lock_renew, slots,
             hold_at_least=self.lock_hold_at_least, cooldown=self.lock_cooldown,
             cooldown_after_error=self.lock_cooldown_after_error,
         )  # fmt: skip

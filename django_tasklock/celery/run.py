@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 from celery.exceptions import TaskPredicate
@@ -157,7 +156,7 @@ class Run:
         for step in self.steps:
             if (lease := step.adopt(self)) is not None:
                 self.use.note_kept = True  # There was no acquire to write one.
-                if (cooling := self.task.how.cooling) is not None:
+                if (cooling := self.task.how().cooling) is not None:
                     lease.cool(Cooling(cooling))
                 return lease
         won = self._acquire(wait)
@@ -167,7 +166,7 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        how = replace(task.how, wait=wait, slots=message.named[1])
+        how = task.how(wait, message.named[1])
         return waited_for(message, Acquiring(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
