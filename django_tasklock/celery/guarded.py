@@ -41,9 +41,10 @@ class GuardedTask:
 
     def _name(self, key: Any, probe: str) -> str:
         naming = self._task.naming
+        # The name of ``**kwargs`` stands for any other argument.
+        others = dict.fromkeys(naming.signature.parameters, probe)
         with suppress(Exception):  # Of the project's own function: there is no such lock.
-            # The name of ``**kwargs`` stands for any other argument.
-            return naming.name_from({**dict.fromkeys(naming.parameters, probe), self.guard.pk: key})
+            return naming.name_from({**others, self.guard.pk: key})
         return ""
 
     def send(self, pk: Any) -> str | None:

@@ -106,6 +106,11 @@ class Message:
         return self.named[0]
 
     @property
+    def slots(self) -> int:
+        """How many calls with this lock may run at once. Raises as `named`."""
+        return self.named[1]
+
+    @property
     def job(self) -> str:
         """The names of the task and of the lock. Raises as `named`."""
         return f"{self.task.name} {self.name}"
@@ -194,10 +199,9 @@ class Message:
         try:
             self.end_reserved()
         except StoreUnavailable:
-            keeper = keeper_of(self.task.locks.store)
             while self.reserved:
                 # After a day's outage what is reserved has ended by itself.
-                keeper.unreserve_later(*self.reserved.popitem(), 86400.0)
+                keeper_of(self.task.locks.store).unreserve_later(*self.reserved.popitem(), 86400.0)
 
     @property
     def keeps_results(self) -> bool:

@@ -30,8 +30,7 @@ class Naming:
     name_from: Callable[[Mapping[str, Any]], str]
 
     def __init__(self, task: Any) -> None:
-        signature = signature_of_body(task)
-        self.parameters = signature.parameters
+        self.signature = signature = _signature_of_body(task)
         self._task, self._slots, name = str(task.name), task.lock_slots, task.lock_name
         # Whether a function of the project's names the lock, or says its slots.
         self.calls_project = callable(self._slots) or callable(name)
@@ -64,7 +63,7 @@ class Naming:
         return name, slots
 
 
-def signature_of_body(task: type[Task]) -> inspect.Signature:
+def _signature_of_body(task: type[Task]) -> inspect.Signature:
     """Return the signature of a task's body as callers see it."""
     run = inspect.getattr_static(task, "run")
     if isinstance(run, staticmethod):

@@ -16,7 +16,7 @@ from .._engine.names import check_argument
 from .._values.signatures import is_generator, signature_of
 from ..exceptions import InvalidLockConfig
 from .conflicts import CONFLICTS
-from .naming import Naming, signature_of_body
+from .naming import Naming
 from .options import OPTIONS, TaskOptions
 
 # What says how an option's values are checked.
@@ -119,8 +119,7 @@ def _check_spelling(option: str, mend: str = "") -> None:
 
 def _check_arguments(task: Any) -> None:
     """Raise `TypeError` or `ValueError` for options that do not go with the body's arguments."""
-    Naming(task)
-    signature = signature_of_body(task)
+    signature = Naming(task).signature
     if task.guard is not None:
         check_argument("guard", task.guard.pk, signature)
     parameters = signature.parameters.values()

@@ -191,7 +191,7 @@ def _turn(message: Message, holder: LockInfo, now: float, waited: float, longest
     held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
     following = partial(
         next_turn, held=held, cools_for=holder.ttl if holder.cooling else None,
-        slots=message.named[1], longest=longest,
+        slots=message.slots, longest=longest,
         shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS,
     )  # fmt: skip
 

@@ -90,7 +90,7 @@ class Run:
         self.called = args, kwargs
         self.message = message = Message(task, task.request, args, kwargs)
         # What is the same for two calls that exclude each other.
-        self.lock = task.lock_store, message.name, message.named[1] > 1
+        self.lock = task.lock_store, message.name, message.slots > 1
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
@@ -166,7 +166,7 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        how = task.how(wait, message.named[1])
+        how = task.how(wait, message.slots)
         return waited_for(message, Acquiring(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
