@@ -121,10 +121,11 @@ def test_a_message_without_work_does_not_cool(room: Mailroom, row: Job) -> None:
         made.delay(row.pk)
         assert room.work_off()[0][0] == "SUCCESS"
         assert cooling(name) is locks.is_locked(name) is cools
-    message = room.message(acks_late=True, lock_max_attempts=1, **ALL)
+    other = row.pk + 1  # The row's own lock cools.
+    message = room.message(job=other, acks_late=True, lock_max_attempts=1, **ALL)
     killed_in_body(room, message)
     assert room.deliver(message, redelivered=True)[0] == "FAILURE"
-    assert not locks.is_locked("job:1")
+    assert not locks.is_locked(f"job:{other}")
 
 
 # ------------------------------------------------------------------------------ redeliveries
