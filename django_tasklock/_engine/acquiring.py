@@ -321,19 +321,19 @@ def _is_other_run(holder: LockInfo, own: OwnToken) -> bool:
 
 def clear(
     store: BaseStore, name: str, token: str | None, digest: str | None, holder: LockInfo | None,
-    *, by: str | None, noted: bool = True,
+    *, by: str | None,
 ) -> bool:  # fmt: skip
     """Remove what holds a lock, and tell of it. Returns False if nothing was removed.
 
     ``token`` and ``digest``: remove only that. ``holder``: what was found there. ``by``: what
-    clears it, for the log. ``noted``: whether there is an event of the history.
+    clears it, for the log.
     """
     if not store.clear(name, token, digest):
         return False
     owner = Owner() if holder is None else holder.owner
     if by == BY_TAKEOVER:
         note_event(store, "taken over", name, owner, by=place(Owner.current()))
-    elif noted:
+    else:
         note_event(store, "cleared", name, owner, by=by)
     tell(
         lock_cleared, name=name, store=store.alias, token=token, holder=holder, by=by,

@@ -246,7 +246,7 @@ def _event_cells(event: Event) -> Row:
         + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
         "NAME": event.name,
         "TASK": task_words(event.owner),
-        "WHO": None if event.name == "*" else who(event.owner),
+        "WHO": who(event.owner),
         "BY": by,
         "SECONDS": None if event.seconds is None else duration(event.seconds),
         "REASON": why,

@@ -21,12 +21,12 @@ from django_tasklock.signals import lock_cleared
 from tests.admin.conftest import taken
 from tests.command import run, run_json, shell
 from tests.conftest import UseRedis
-from tests.inside import clear_after_the_first, operators, reserved_key
+from tests.inside import clear_after_the_first, reserved_key
 from tests.steps import holder, orphan, sent, server
 
 pytestmark = pytest.mark.usefixtures("on_redis")
-MANY = operators("clearing").MOST_EVENTS + 1
-"""so many that their clears are one event"""
+MANY = 21
+"""so many that the command prints totals"""
 LEFT_ALONE = r"^Changed hands meanwhile, so left alone: {}\.$"
 
 
@@ -129,7 +129,7 @@ def test_a_clear_asks_and_says_what_it_means(monkeypatch: pytest.MonkeyPatch) ->
     assert second.startswith(f"cleared video:1, held by pid {os.getpid()}")
 
 
-def test_a_few_clears_are_a_line_and_an_event_each_and_very_many_are_one() -> None:
+def test_a_few_clears_are_a_line_each_and_very_many_a_total_and_each_is_an_event() -> None:
     by = f"{getpass.getuser()} (locks clear)"
     taken("report", task="reports.daily")
     with sent(lock_cleared) as heard:
@@ -141,10 +141,7 @@ def test_a_few_clears_are_a_line_and_an_event_each_and_very_many_are_one() -> No
         for number in range(MANY):
             taken(f"video:{number}")
         assert run("clear", "--prefix", "video:", "--noinput") == f"cleared {MANY}\n"
-    newest, _ = locks.history()
-    assert (newest.kind, newest.name, newest.by) == ("cleared", "*", by)
-    assert newest.reason == f"{MANY} locks"
-    assert len(heard) == 1 + MANY
+    assert len(locks.history()) == len(heard) == 1 + MANY
     assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
     taken("report")
     call_command("locks", "clear", prefix="rep", interactive=False, stdout=io.StringIO())
@@ -171,8 +168,7 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
     with pytest.raises((CommandError, SystemExit)) as ended:
         call_command("locks", "clear", "--all", "--noinput", stdout=out)
     assert out.getvalue().startswith("cleared video:")
-    (event,) = locks.history()
-    assert (event.name, event.reason) == ("*", "1 locks")
+    assert len(locks.history()) == 1
     if error is KeyboardInterrupt:
         assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
 
