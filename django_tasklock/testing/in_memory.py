@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction
 from django.test.utils import override_settings
 
 from .._values.signatures import is_generator
@@ -15,8 +12,7 @@ from ..conf import SETTING, configured_stores
 from ..stores.memory import MemoryStore
 from .situations import assert_locked, assert_not_locked, held, outage
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 MEMORY_STORE = "django_tasklock.stores.memory.MemoryStore"
 
@@ -34,44 +30,34 @@ class LocksInMemory:
         MemoryStore.clear_all()
 
 
-class InMemory(AbstractContextManager[LocksInMemory]):
+class InMemory(override_settings):
     """What `locks_in_memory` returns."""
 
-    def __enter__(self) -> LocksInMemory:
-        self._settings = override_settings(**{SETTING: _in_memory()})
-        self._settings.enable()
+    def __enter__(self) -> LocksInMemory:  # type: ignore[override]
+        self.enable()
         return LocksInMemory()
 
-    def __exit__(self, *_exc: object) -> None:
+    def enable(self) -> None:
+        self.options = {SETTING: _in_memory()}
+        super().enable()
+
+    def disable(self) -> None:
         try:
             # Whoever still holds a lease, or waits, must not go on with it in a later test.
             MemoryStore.clear_all()
         finally:
-            self._settings.disable()
+            super().disable()
 
-    def __call__(self, test: Callable[P, R]) -> Callable[P, R]:
-        """Return ``test`` with a block of its own for each call."""
+    def __call__(self, test: Test) -> Test:
+        """Return ``test`` with the block around each call."""
         if is_generator(test) or isinstance(test, type):
             # A call returns before the body, or a test of the class, runs.
             raise TypeError(
                 f"locks_in_memory() decorates a test function, and {test.__qualname__} is none: "
                 "use it as a context manager"
             )
-        if iscoroutinefunction(test):
-
-            @functools.wraps(test)
-            async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with locks_in_memory():
-                    return await cast("Awaitable[Any]", test(*args, **kwargs))
-
-            return cast("Callable[P, R]", run_async)
-
-        @functools.wraps(test)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with locks_in_memory():
-                return test(*args, **kwargs)
-
-        return run
+        decorated: Test = super().__call__(test)
+        return decorated
 
 
 def locks_in_memory() -> InMemory:
