@@ -16,12 +16,10 @@ from .._values.printable import printable
 from ..models import Lock
 from ..operators.holders import who
 from .cells import moment, shortened, task_link
-from .reading import NOT_KNOWN, has_words, problem_of
-from .tabs import MOST_EVENTS, address
+from .reading import NOT_KNOWN, problem_of
+from .tabs import address
 
-MOST_OF_LOCK = 20
-# The newest events, in which words are searched for: no store has an index of them.
-MOST_SEARCHED = 1000
+MOST_EVENTS, MOST_OF_LOCK = 100, 20  # of one page
 KINDS = (
     gettext_noop("refused"), gettext_noop("skipped"), gettext_noop("waited"), gettext_noop("lost"),
     gettext_noop("cleared"), gettext_noop("taken over"), gettext_noop("given up"),
@@ -32,7 +30,7 @@ KINDS = (
 def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -> dict[str, Any]:
     """Return what the template of a table of events needs: of the lock ``name``, or of all.
 
-    ``query``: a lock's name, a task id, or words of the newest 1,000 events.
+    ``query``: a lock's name, or a task id.
     """
     context: dict[str, Any] = {"with_names": not name}
     try:
@@ -47,17 +45,10 @@ def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -
 
 
 def _search(service: LockService, query: str) -> list[Event]:
-    if not (query := query.strip()):
+    if not query:
         return service.history(limit=MOST_EVENTS)
     found = service.history(query, limit=MOST_EVENTS) if is_name(query) else []
-    found = found or service.history(task_id=query, limit=MOST_EVENTS)
-    if found:
-        return found
-    for event in service.history(limit=MOST_SEARCHED):
-        texts = (event.kind, event.name, event.by, event.reason)
-        if has_words(query, texts, event.owner, event.holder or Owner()):
-            found.append(event)
-    return found[:MOST_EVENTS]
+    return found or service.history(task_id=query, limit=MOST_EVENTS)
 
 
 def _cells(request: HttpRequest, event: Event) -> dict[str, str]:

@@ -24,12 +24,13 @@ from .cells import row_url
 from .clear import listed_names, log, user_name
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
-from .tabs import MOST_FINDINGS, address
+from .tabs import address
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"
 # How old a page may be whose button is pressed.
 SHOWN_SECONDS = 86400
+MOST_FINDINGS = 200
 
 
 def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) -> dict[str, Any]:
@@ -46,7 +47,6 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
     rows = [_finding(request, site, problem, may_clear=may_clear) for problem in shown]
     return {
         "findings": rows,
-        "count": len(found),
         "more": len(found) > MOST_FINDINGS,
         "gone": [row["lock_id"] for row in rows if "lock_id" in row and row["gone"]],
         "lost": [row["row"] for row in rows if "row" in row],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import wraps
 from typing import Any, cast
 
@@ -30,9 +29,9 @@ from .clear import clear, question_about, user_name
 from .events import history
 from .health import end_reservations, findings, send_again
 from .hold import HoldForm
-from .reading import NOT_KNOWN, Reading, problem_of, read
+from .reading import NOT_KNOWN, problem_of, read
 from .rows import LockChangeList, Rows, lock_of, seen_lock
-from .tabs import address, aliases, chosen_alias, tabs
+from .tabs import address, chosen_alias, frame
 
 # Locks of one form: it may have 1,000 fields.
 MOST_CLEARED = 500
@@ -110,7 +109,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         answer = super().changelist_view(request, extra_context)
         context = getattr(answer, "context_data", None) or {}
         if cl := context.get("cl"):
-            context |= _frame(request, "changelist", gettext("Locks"), cl.reading)
+            context |= frame(request, "changelist") | {"total": cl.reading.total}
         return answer
 
     # ------------------------------------------------------------------------ one lock
@@ -147,12 +146,12 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def _row(self, request: HttpRequest, info: LockInfo) -> str:
         """The row that the task works on, as a link; "" for none."""
-        with suppress(ImportError):  # A site may show the locks of tasks that it does not have.
-            if found := row_if_known(info):
-                row, said = found[0], printable(label_of(found[0]))
-                url = row_url(self.admin_site, request, type(row), row.pk)
-                return format_html('<a href="{}">{}</a>', url, said) if url else said
-        return ""
+        found = row_if_known(info)
+        if found is None:
+            return ""
+        row, said = found[0], printable(label_of(found[0]))
+        url = row_url(self.admin_site, request, type(row), row.pk)
+        return format_html('<a href="{}">{}</a>', url, said) if url else said
 
     @needs("view")
     def history_view(self, request: HttpRequest, object_id: str, *args: Any) -> HttpResponse:
@@ -212,16 +211,16 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @needs("view")
     def events_view(self, request: HttpRequest) -> HttpResponse:
         """What happened to the locks of a store. Raises `PermissionDenied`."""
-        query = request.GET.get("q", "")
+        query = request.GET.get("q", "").strip()
         found = history(request, chosen_alias(request), query)
-        return self._page(request, "events", gettext("Events"), {"query": query, **found})
+        return self._page(request, "events", {"query": query, **found})
 
     @needs("view")
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """What the doctor finds, in all stores. Raises `PermissionDenied`."""
         may_clear = self.has_delete_permission(request)
         found = findings(request, self.admin_site, may_clear=may_clear)
-        return self._page(request, "health", gettext("Health"), found)
+        return self._page(request, "health", found)
 
     @needs("delete")
     def send_view(self, request: HttpRequest) -> HttpResponse:
@@ -234,22 +233,8 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             send_again(request, self.admin_site)
         return HttpResponseRedirect(address(request, "health"))
 
-    def _page(self, request: HttpRequest, view: str, title: str, context: Any) -> HttpResponse:
+    def _page(self, request: HttpRequest, view: str, context: Any) -> HttpResponse:
         request.current_app = self.admin_site.name
-        reading, findings = read(chosen_alias(request)), context.get("count")
         said = self.admin_site.each_context(request) | {"opts": self.opts, "media": self.media}
-        said |= _frame(request, view, title, reading, findings) | context
+        said |= frame(request, view) | context
         return TemplateResponse(request, f"admin/django_tasklock/lock/{view}.html", said)
-
-
-def _frame(
-    request: HttpRequest, view: str, title: str, reading: Reading, findings: int | None = None
-) -> dict[str, Any]:
-    """Return what the top of a tab shows."""
-    found = aliases()
-    return {
-        "title": title,
-        "tabs": tabs(request, view, reading, findings),
-        "stores": [(printable(alias), alias) for alias in found] if len(found) > 1 else [],
-        "chosen": reading.alias,
-    }

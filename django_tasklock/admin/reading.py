@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from django.utils.translation import gettext
@@ -10,7 +9,6 @@ from django.utils.translation import gettext
 from .._engine.service import locks
 from .._values.arguments import is_name
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 
 # Locks that a page reads, the soonest to expire first: more would take too long.
@@ -37,15 +35,12 @@ class Reading:
     silent: bool = False
 
 
-def read(alias: str, query: str | None = None) -> Reading:
+def read(alias: str, query: str) -> Reading:
     """Return the locks that match ``query``: an exact name, the beginning of one with ``*`` behind
-    it, or words of name, task, task id, host, process id and operator. None: only count all."""
+    it, or words of name, task, task id, host, process id and operator."""
     reading = Reading(alias)
     try:
         service = locks.using(alias)
-        if query is None:
-            reading.total = service.count()
-            return reading
         query = query.strip()
         # Also where the store does not list it: a key that other code has set.
         exact = service.get(query) if is_name(query) else None
@@ -69,16 +64,11 @@ def read(alias: str, query: str | None = None) -> Reading:
 def _matches(info: LockInfo, query: str) -> bool:
     if query.endswith("*"):
         return info.name.startswith(query[:-1])
-    return has_words(query, [info.name], info.owner)
-
-
-def has_words(query: str, texts: Sequence[object], *owners: Owner) -> bool:
-    """Return whether each word of ``query`` is in the ``texts``, or in what is known of one of
-    the ``owners``."""
-    found = list(texts)
-    for owner in owners:
-        found += [owner.task, owner.task_id, owner.host, owner.pid, owner.held_by, owner.reason]
-    said = " ".join(str(text) for text in found if text is not None).lower()
+    owner = info.owner
+    texts = (
+        info.name, owner.task, owner.task_id, owner.host, owner.pid, owner.held_by, owner.reason,
+    )  # fmt: skip
+    said = " ".join(str(text) for text in texts if text is not None).lower()
     return all(word in said for word in query.lower().split())
 
 

@@ -1,4 +1,4 @@
-"""The three pages as tabs, with counts, and their addresses."""
+"""The three pages as tabs, and their addresses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
-from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
+from .._values.printable import printable
 from ..exceptions import InvalidLockConfig
 from ..stores import stores
-from .reading import Reading
 
-MOST_EVENTS, MOST_FINDINGS = 100, 200  # of one page
+LABELS = {"changelist": _("Locks"), "events": _("Events"), "health": _("Health")}
 
 
 def aliases() -> list[str]:
@@ -40,19 +40,12 @@ def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
     return f"{url}?{urlencode(query)}" if query else url
 
 
-def tabs(
-    request: HttpRequest, chosen: str, reading: Reading, findings: int | None
-) -> list[dict[str, Any]]:
-    """Return the tabs, of the store that was read, with the number of its locks, and on the page
-    Health that of the doctor's ``findings``. A count is None where it is not known; events are not
-    counted."""
-    many = findings is not None and findings > MOST_FINDINGS
-    counts = (
-        (gettext("Locks"), "changelist", None if reading.total is None else f"{reading.total:,}"),
-        (gettext("Events"), "events", None),
-        (gettext("Health"), "health", f"{MOST_FINDINGS}+" if many else findings),
-    )
-    return [
-        {"label": label, "url": address(request, view), "count": count, "chosen": view == chosen}
-        for label, view, count in counts
-    ]
+def frame(request: HttpRequest, view: str) -> dict[str, Any]:
+    """Return what the top of a tab shows."""
+    found = aliases()
+    return {
+        "title": LABELS[view],
+        "tabs": [(address(request, each), label, each == view) for each, label in LABELS.items()],
+        "stores": [(printable(alias), alias) for alias in found] if len(found) > 1 else [],
+        "chosen": chosen_alias(request),
+    }

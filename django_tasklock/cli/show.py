@@ -103,20 +103,19 @@ def _as_json(
     if info is None:
         shown: Row = {"name": name, "permits": list(map(json_row, permits))}
     else:
-        shown = json_row(info) | {"row": _row_of(info)[0]}
+        shown = json_row(info) | {"row": _row_of(info)}
     waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
     return json.dumps(shown | {"waiting": waiters}, indent=2)
 
 
 def _write_held(command: BaseCommand, info: LockInfo) -> None:
     """A sentence, and the fields of the lease and its owner."""
-    row, unknown = _row_of(info)
     shown = json_row(info)
     owner = shown.pop("owner")
     # What tells a process from a later one is for programs.
     hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
     command.stdout.write(f"{sentence(info)}\n")
-    write_fields(command, shown | {"row": row or unknown} | owner | hidden)
+    write_fields(command, shown | {"row": _row_of(info)} | owner | hidden)
 
 
 def _write_permits(command: BaseCommand, name: str, permits: Sequence[LockInfo]) -> None:
@@ -132,13 +131,10 @@ def _write_queue(command: BaseCommand, waiting: Sequence[Owner]) -> None:
         write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
 
 
-def _row_of(info: LockInfo) -> tuple[str | None, str | None]:
-    """The row that the holder works on; and why it is not known."""
-    try:
-        found = row_if_known(info)
-    except ImportError as error:  # Of the modules with tasks.
-        return None, str(error)
-    return (None if found is None else label_of(found[0])), None
+def _row_of(info: LockInfo) -> str | None:
+    """The row that the holder works on, None if it is not known."""
+    found = row_if_known(info)
+    return label_of(found[0]) if found else None
 
 
 def matching(

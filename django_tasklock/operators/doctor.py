@@ -121,11 +121,9 @@ def _about_lock(info: LockInfo) -> About:
 def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     """With the row that the process has left claimed: while the lock stands, the row is not
     reported as lost."""
-    found, about = None, _about_lock(info)
+    found, about = row_if_known(info), _about_lock(info)
     message = gettext("It is held by %(owner)s, a process that is gone.")
     values = {"owner": who(info.owner)}
-    with suppress(ImportError):  # Reported by itself.
-        found = row_if_known(info)
     if found is not None and getattr(found[0], found[1].field) == found[1].to:
         row, guard = found
         about = about._replace(model=row._meta.label, pk=str(row.pk))

