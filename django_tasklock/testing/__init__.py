@@ -8,8 +8,8 @@ does. `held` has somebody else hold a lock, `outage` silences a store, and `asse
 `assert_not_locked` look.
 
 `StoreContract` is the store contract as a test mixin. It tests the three methods of a store; what a
-holder, an operator and a task do with a lock, which is made of them; a list and a wait queue, if
-the store has them; and that an outage is reported.
+holder, an operator and a task do with a lock, which is made of them; a list, if the store has one;
+and that an outage is reported. A wait queue of the store's own is not tested.
 
 ::
 
@@ -24,7 +24,7 @@ behind it may be shared, and need not be empty.
 
 from ..stores.memory import MemoryStore
 from .in_memory import LocksInMemory, locks_in_memory
-from .leases import Granting, Holding, Outages, Waiting
+from .leases import Granting, Holding, Outages
 from .records import Noting, Putting, Seeing
 from .situations import assert_locked, assert_not_locked, held, outage
 
@@ -40,6 +40,6 @@ __all__ = [
 ]
 
 
-class StoreContract(Granting, Holding, Noting, Outages, Putting, Seeing, Waiting):
+class StoreContract(Granting, Holding, Noting, Outages, Putting, Seeing):
     """What every store keeps. A subclass implements ``make_store``, and ``make_silent_store``
     where that is possible."""

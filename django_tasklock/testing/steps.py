@@ -19,7 +19,7 @@ from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
-from ..stores.base import BaseStore, Grant, Question, Refusal, Waiter
+from ..stores.base import BaseStore, Grant, Refusal
 from ..stores.records import new_record
 
 LONG_SECONDS = 30.0
@@ -58,23 +58,6 @@ class Granted(NamedTuple):
 
     def release(self) -> bool:
         return self.store.release(self.name, self.token)
-
-
-class Queued(NamedTuple):
-    """Who stands in the wait queue of a lock, or of some permits."""
-
-    store: BaseStore
-    token: str
-    waiter: Waiter
-
-    def handed_over(self) -> Granted:
-        """Wait for the lock."""
-        deadline = clock.now() + TIMEOUT_SECONDS
-        while clock.now() < deadline:
-            news = self.waiter.wait(deadline - clock.now())
-            if isinstance(news, Grant):
-                return Granted(self.store, news.name, self.token, news)
-        raise AssertionError("the lock was not handed over")
 
 
 def needs(able: bool, what: str) -> None:
@@ -167,23 +150,6 @@ def lasts_from_now(holder: Granted, ttl: float) -> None:
         return ttl - TIMEOUT_SECONDS < left <= ttl + ROUNDING_SECONDS
 
     until(lasts)
-
-
-def queued(store: BaseStore, *names: str, **owner: Any) -> Queued:
-    """A new waiter in the wait queue of a lock that is held, or of some permits."""
-    token = new_token()
-    waiter = store.waiter(Question(names, token, LONG_SECONDS, owner_record() | owner))
-    assert waiter is not None
-    assert isinstance(waiter.ask(), Refusal)
-    return Queued(store, token, waiter)
-
-
-def queue(store: BaseStore, length: int) -> tuple[Granted, list[Queued]]:
-    """The holder of a new lock and who waits for it; the test is skipped if the store has no
-    wait queues."""
-    needs(store.supports_waiting, "hands over to waiters")
-    holder = granted(store)
-    return holder, [queued(store, holder.name) for _ in range(length)]
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -1,10 +1,6 @@
-"""Verbs for many locks at once, for operators, for those who wait, and for a lease that goes on
-without its process."""
+"""Verbs for many locks at once, for operators, and for a lease that goes on without its process."""
 
 from __future__ import annotations
-
-import threading
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -15,7 +11,6 @@ from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ContractTests,
     Granted,
-    Queued,
     assert_describes,
     assert_held_by,
     granted,
@@ -24,16 +19,13 @@ from django_tasklock.testing.steps import (
     listing,
     needs,
     new_name,
-    queue,
-    queued,
     refused,
     shown,
-    until,
 )
 from tests.inside import Owner, clock, new_token, operator_record, owner_record, permit_names
 from tests.steps import in_child
 
-__all__ = ["Forking", "OtherVerbs", "Queueing", "Rewriting", "TakingSeveral"]
+__all__ = ["Forking", "OtherVerbs", "Rewriting", "TakingSeveral"]
 
 SHORT_SECONDS = LONG_SECONDS / 3
 
@@ -202,83 +194,3 @@ def assert_a_child_and_its_parent_go_on(store: BaseStore) -> None:
         assert in_child(child) == [True, True]
         assert holder.extend(LONG_SECONDS)
     assert holder.release()
-
-
-class Queueing(ContractTests):
-    """More of the contract of `waiter` and `waiters`."""
-
-    def test_a_lease_that_ends_by_itself_makes_room_for_the_first_waiter(self) -> None:
-        holder, (first, second) = queue(self.make_store(), 2)
-        assert holder.extend(0.2)
-        until(lambda: isinstance(first.waiter.ask(), Grant))
-        assert shown(holder.store, holder.name).token == first.token
-        assert second.waiter.leave() is None
-
-    def test_the_next_waiter_hears_who_holds_the_lock_now(self) -> None:
-        holder, (first, second) = queue(self.make_store(), 2)
-        assert holder.release()
-        first.handed_over()
-        assert heard(second, first.token) is None
-        owner = owner_record("adopted")
-        assert holder.store.rewrite(holder.name, Held(first.token), LONG_SECONDS, owner, "a")
-        assert heard(second, first.token) == "adopted"
-        assert second.waiter.leave() is None
-
-    def test_a_permit_goes_to_the_first_that_may_have_it(self) -> None:
-        store, names = self.make_store(), permit_names(new_name(), 2)
-        needs(store.supports_waiting, "hands over to waiters")
-        owner = owner_record() | {"slots": 2}
-        one, two = (granted(store, name, owner=owner) for name in names)
-        first = queued(store, names[0], slots=1)
-        second = queued(store, *names, slots=2)
-        assert len(store.waiters(names[0].rpartition("#")[0])) == 2
-        assert two.release()
-        assert second.handed_over().name == names[1]
-        assert one.release()
-        assert first.handed_over().name == names[0]
-
-    def test_an_event_loop_is_woken_by_the_hand_over(self) -> None:
-        holder, (following,) = queue(self.make_store(), 1)
-        woken = threading.Event()
-        assert following.waiter.wake_by(woken.set) > 0
-        assert following.waiter.wait(0) is None
-        assert following.waiter.wake_by(woken.set) > 0
-        assert holder.release()
-        until(woken.is_set)
-        assert following.handed_over().release()
-
-    def test_a_queue_shows_who_waits_and_since_when(self) -> None:
-        """The first question counts."""
-        holder, (first, second) = queue(self.make_store(), 2)
-        store, name = holder.store, holder.name
-        info, owners = shown(store, name), store.waiters(name)
-        assert len(owners) == 2
-        assert store.waiters(name, 1) == owners[:1]
-        since = [owner.waiting_since for owner in owners]
-        assert info.waiting_since == since[0]
-        assert info.waiters in (None, 2)
-        if since[0] is not None:
-            # Two machines' clocks may differ; the same instant in two time zones is an hour apart.
-            assert abs(datetime.now(timezone.utc) - since[0]) < timedelta(minutes=5)
-        later = datetime.now(timezone.utc) + timedelta(seconds=0.05)
-        until(lambda: datetime.now(timezone.utc) > later)
-        assert isinstance(first.waiter.ask(), Refusal)
-        assert [owner.waiting_since for owner in store.waiters(name)] == since
-        assert first.waiter.leave() is None
-        assert shown(store, name).waiting_since == since[1]
-        assert second.waiter.leave() is None
-        assert store.waiters(name) == []
-        assert shown(store, name).waiting_since is None
-
-
-def heard(waiter: Queued, token: str) -> str | None:
-    """The task of this lease, as soon as the waiter is told that it holds the lock."""
-    told: list[Refusal] = []
-
-    def tells() -> bool:
-        news = waiter.waiter.wait(1.0)
-        told.extend([news] if isinstance(news, Refusal) and news.holder.token == token else [])
-        return bool(told)
-
-    until(tells)
-    return told[0].holder.owner.task
