@@ -6,7 +6,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 from urllib.parse import quote
 
@@ -114,18 +113,13 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
 
 
 def warn_unless_installed() -> None:
-    """Warn, once in a process, if the project's ``INSTALLED_APPS`` lacks this app."""
+    """Warn if the project's ``INSTALLED_APPS`` lacks this app. Python prints a warning once."""
     if apps.apps_ready and not apps.is_installed("django_tasklock"):
-        _warn_of_missing_app()
-
-
-@cache
-def _warn_of_missing_app() -> None:
-    text = (
-        "django_tasklock is not in INSTALLED_APPS: its system checks, log lines, command and admin "
-        'page are missing. Add "django_tasklock" to INSTALLED_APPS.'
-    )
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+        text = (
+            "django_tasklock is not in INSTALLED_APPS: its system checks, log lines, command and "
+            'admin page are missing. Add "django_tasklock" to INSTALLED_APPS.'
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=1)
 
 
 def task_url(task_id: str) -> str | None:

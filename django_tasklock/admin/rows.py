@@ -15,7 +15,6 @@ from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import as_seen, digest_of
 from ..operators.holders import Holder, asked_once, holder_of
-from .cells import waiting
 from .reading import Reading
 
 
@@ -107,15 +106,6 @@ class LockChangeList(ChangeList):
                 state = {"label": label, "count": known, "url": url, "chosen": word == chosen}
                 self.states.append(state)
         return Rows([lock for lock in rows if chosen in lock.states], self.reading)
-
-    def get_results(self, request: HttpRequest) -> None:
-        pages = -(-len(self.queryset) // self.list_per_page)
-        self.page_num = max(1, min(self.page_num, pages))
-        super().get_results(request)
-        self.show_full_result_count, total = True, self.reading.total
-        self.full_result_count = self.result_count if total is None else total
-        if not any(lock.info.waiters for lock in self.result_list if lock.info):
-            self.list_display = [column for column in self.list_display if column is not waiting]
 
 
 def _order(lock: Any) -> tuple[bool, bool, str]:
