@@ -14,7 +14,7 @@ from ._engine.acquiring import How
 from ._engine.lock import Block
 from ._engine.names import make_name
 from ._engine.waiting import blocking
-from ._values.arguments import checked_ttl, checked_wait
+from ._values.arguments import checked_seconds, checked_ttl, checked_wait
 from ._values.printable import printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import LockNotAcquired, StoreUnavailable
@@ -62,8 +62,7 @@ def cached_once(
     """
     if ttl is not None:
         checked_ttl(ttl)
-    if stale != 0:
-        checked_ttl(stale, "stale")
+    checked_seconds(stale, "stale")
     checked_wait(wait)
     if iscoroutinefunction(produce) or not callable(produce):
         raise TypeError(f"produce must be a function, not async, without arguments: {produce!r}")

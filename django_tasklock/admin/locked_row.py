@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
@@ -50,17 +50,10 @@ class LockedRowAdminMixin(Base):  # type: ignore[misc]
         return _below(_RefusingFormSet, super().get_formset(*args, **kwargs))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Add locked rows to what the confirmation page calls protected, and does not delete."""
+        """Add locked rows to what is protected. Django asks for the confirmation page, and again
+        just before it deletes."""
         deleted, counts, perms_needed, protected = super().get_deleted_objects(objs, request)
         return deleted, counts, perms_needed, [*protected, *_against(*objs)]
-
-    def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        _refuse(obj)
-        super().delete_model(request, obj)
-
-    def delete_queryset(self, request: HttpRequest, queryset: Any) -> None:
-        _refuse(*queryset)
-        super().delete_queryset(request, queryset)
 
 
 class _RefusingForm(Base):  # type: ignore[misc]
@@ -107,8 +100,3 @@ def _against(*rows: Model) -> list[str]:
         unknown = gettext("Nothing is saved or deleted: a task may be working on the row.")
         return [f"{unknown} {problem_of(error)}"]
     return [words % {"name": printable(info.name), "sentence": sentence(info)} for info in held]
-
-
-def _refuse(*rows: Model) -> None:
-    if reasons := _against(*rows):
-        raise PermissionDenied(" ".join(reasons))
