@@ -30,8 +30,13 @@ class LocksInMemory:
         MemoryStore.clear_all()
 
 
-class InMemory(override_settings):
-    """What `locks_in_memory` returns."""
+class locks_in_memory(override_settings):
+    """Keep the locks of every alias of TASKLOCK in a `MemoryStore` of its own, for the block.
+
+    It begins and ends without locks. KEY_PREFIX, TTL and the option TAKEOVER stay as they are. Also
+    a decorator of a test function, which may be ``async``. Raises `InvalidLockConfig` if the
+    settings are wrong.
+    """
 
     def __enter__(self) -> LocksInMemory:  # type: ignore[override]
         self.enable()
@@ -58,16 +63,6 @@ class InMemory(override_settings):
             )
         decorated: Test = super().__call__(test)
         return decorated
-
-
-def locks_in_memory() -> InMemory:
-    """Keep the locks of every alias of TASKLOCK in a `MemoryStore` of its own, for the block.
-
-    It begins and ends without locks. KEY_PREFIX, TTL and the option TAKEOVER stay as they are. Also
-    a decorator of a test function, which may be ``async``. Raises `InvalidLockConfig` if the
-    settings are wrong.
-    """
-    return InMemory()
 
 
 def _in_memory() -> dict[str, dict[str, Any]]:
