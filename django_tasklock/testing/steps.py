@@ -72,6 +72,8 @@ class Queued(NamedTuple):
         deadline = clock.now() + TIMEOUT_SECONDS
         while clock.now() < deadline:
             news = self.waiter.wait(deadline - clock.now())
+            if news is None and self.waiter.cut:
+                news = self.waiter.ask()
             if isinstance(news, Grant):
                 return Granted(self.store, news.name, self.token, news)
         raise AssertionError("the lock was not handed over")

@@ -237,6 +237,18 @@ class Queueing(ContractTests):
         assert one.release()
         assert first.handed_over().name == names[0]
 
+    def test_who_waits_for_a_permit_gets_none_before_the_lock_itself_is_free(self) -> None:
+        store, base = self.make_store(), new_name()
+        needs(store.supports_waiting, "hands over to waiters")
+        names, owner = permit_names(base, 2), owner_record() | {"slots": 2}
+        holder, gate = granted(store, names[0], owner=owner), granted(store, base)
+        waiters = [queued(store, *names, slots=2) for _ in range(2)]
+        assert holder.release()
+        assert waiters[0].waiter.wait(0.1) is None
+        assert store.get(names) == [None, None]
+        assert gate.release()
+        assert [each.handed_over().name for each in waiters] == names
+
     def test_an_event_loop_is_woken_by_the_hand_over(self) -> None:
         holder, (following,) = queue(self.make_store(), 1)
         woken = threading.Event()
