@@ -209,7 +209,7 @@ class Acquiring:
 
     def _in_vain(self, holder: LockInfo) -> bool:
         """Whether there is no use in waiting for this holder."""
-        if self.how.slots == 1:
+        if self.how.slots == 1 or holder.name == self.name:
             return is_own(holder, self.how.store, self.use.strand)
         return _is_other_run(holder, self.own)
 

@@ -154,6 +154,11 @@ class LockKeys(str):
         base = base_of(self, LARGEST_SLOTS)
         return b"%b%b queue" % (self.key.removesuffix(self.encode()), base.encode())
 
+    @property
+    def gate(self) -> bytes:
+        """The key of the lock whose permit this lock may be, which has the queue `permits`."""
+        return self.permits.removesuffix(b" queue")
+
 
 def shown(name: str) -> str:
     """The name for other code: plain, unless another thread may have another key for it."""

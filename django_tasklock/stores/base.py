@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
+from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
 from .contract import ATTEMPTS, Finding
 from .notes import Notes, Reserved, noting
@@ -49,6 +50,9 @@ class BaseStore(Notes):
     ) -> Grant | Refusal:
         """Grant the first of some locks that is free; mostly there is one name.
 
+        The lock whose permits they are is their gate: while anything holds it, no new permit is
+        granted, and the refusal names what holds it.
+
         Idempotent for one token: a client that asks again after a lost reply is granted the same
         lock again, and the lease then ends ``ttl`` seconds after this call.
 
@@ -59,30 +63,41 @@ class BaseStore(Notes):
             owner: the fields of `Owner`, JSON-able.
             note: written with the lease, unless its key has another text.
         """
-        record = new_record(token, owner)
+        record, base = new_record(token, owner), base_of(names[0], owner.get("slots"))
+        gate = [] if base == names[0] else [Change(base, FREE, KEEP)]
         for _ in range(ATTEMPTS):
             # Of several, the one that this token has got already, or those that are free.
-            holders = [each for each in self.get(names) if each] if len(names) > 1 else []
+            found = self.get([*names, base]) if gate else []
+            holders = [entry for entry in found if entry is not None]
             taken = {entry.name for entry in holders}
             own = [entry.name for entry in holders if entry.token == token]
+            if base in taken and not own:
+                return self.refused(holders[-1:])
             for name in own or [each for each in names if each not in taken]:
-                done, noted = self._put_lease(Change(name, FREE, record, ttl), note)
+                changes = [Change(name, FREE, record, ttl), *gate]
+                if own:  # It goes on, whatever holds the gate; one that is over does not.
+                    changes = [Change(name, Held(token), KEEP, ttl)]
+                done, noted = self._put_lease(changes, note)
                 entry = done.entries[0]
                 if done.made:  # Without an entry, the lease is over already.
                     return self.granted(entry or Entry(name, record, 0.0), noted=noted)
+                if any(done.entries[1 : len(changes)]):
+                    holders.clear()
+                    break  # The gate is closed now; but this token may have the permit.
                 if entry is not None:
                     holders.append(entry)
             if holders:
                 return self.refused(holders)
         raise StoreUnavailable(self.alias, f"{names[0]} changes hands too fast")
 
-    def _put_lease(self, lease: Change, note: Note | None) -> tuple[Done, bool]:
-        """Put a lease, and the note unless its key has another text; whether the note is there."""
+    def _put_lease(self, changes: Sequence[Change], note: Note | None) -> tuple[Done, bool]:
+        """Put a lease on its conditions, and the note unless its key has another text. Returns
+        whether the note is there."""
         if note is not None:
-            done = self.put([lease, noting(note, FREE)])
+            done = self.put([*changes, noting(note, FREE)])
             if done.made or done.entries[0] is not None:
                 return done, done.made
-        return self.put([lease]), False
+        return self.put(changes), False
 
     def acquire_all(
         self, tokens: Mapping[str, str], ttl: float, owner: Record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import heapq
+import re
 import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from .._compat.native_threads import this_thread
 from .._values import clock
 from .._values.event import Event
 from .._values.lock_info import LockInfo
-from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
@@ -64,15 +64,17 @@ PAUSE_SECONDS = 0.01, 0.05
 # by nobody, and nothing was done then (a `MovedError` is an `AskError`); or there was no answer.
 # Not after a timeout: that node may hang for long, and the time is over.
 PASSING = errors.AskError, errors.TryAgainError, errors.ClusterDownError, errors.ConnectionError
+# What a name of a permit has behind that of the lock whose permit it is, which may be one itself.
+_permit = re.compile(r"(#[1-9][0-9]{0,3})+\Z")
 
 
 def bucket_of(name: str) -> int:
     """The bucket of a lock or a note, by a number from 0 on.
 
-    The permits of a name are in one bucket, so one script reads them all. The reservation of a job
-    is in that of the job's lock, whose name is the last word of the key.
+    The permits of a name are in the bucket of that name, so one script reads them all. The
+    reservation of a job is in that of the job's lock, whose name is the last word of the key.
     """
-    return crc_hqx(base_of(name.rpartition(" ")[2], 1).encode(), 0) % BUCKETS
+    return crc_hqx(_permit.sub("", name.rpartition(" ")[2]).encode(), 0) % BUCKETS
 
 
 def _by_bucket(things: Iterable[T], names: Iterable[str]) -> dict[int, list[T]]:

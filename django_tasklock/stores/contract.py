@@ -18,7 +18,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import ListingNotSupported
-from .records import KEEP, Change, Done, Entry, info_of, undoing
+from .records import Change, Done, Entry, info_of, undoing
 from .waiter import Question, Waiter
 
 # How often what is under a name is looked at anew, where others change it meanwhile.
@@ -58,7 +58,8 @@ class Contract(ABC):
     atomic_release: ClassVar[bool] = True
     """a change compares and writes in one step on the server"""
     puts_together: ClassVar[bool] = True
-    """so do several changes of one `put`. Otherwise they are made one after the other"""
+    """so do several changes of one `put`. Otherwise they are made in their order, and those that
+    were made are undone if a later one cannot be"""
     supports_listing: ClassVar[bool] = True
     """`list` works"""
     supports_fence: ClassVar[bool] = True
@@ -217,10 +218,9 @@ class Contract(ABC):
         return info_of(entry, self.alias, self.key(entry.name))
 
     def put_in_turn(self, changes: Sequence[Change], parts: Iterable[Part]) -> Done:
-        """`put`, part by part, for a store that does not put all together."""
+        """`put`, part by part in their order, for a store that does not put all together."""
         found: dict[int, Entry | None] = {}
-        # First what is looked at and stays: a refusal there leaves nothing to undo.
-        for put, places in sorted(parts, key=lambda part: changes[part[1][0]].record != KEEP):
+        for put, places in parts:
             done = put([changes[place] for place in places])
             if not done.made:
                 for undo in undoing(changes[place] for place in found):

@@ -180,7 +180,10 @@ class MemoryStore(BaseStore):
     def _hand_over(self, name: str) -> Kept | None:
         """Give a lock that has ended to its first waiter. Returns that one's lease, if any."""
         self._kept.pop(name, None)
-        first = next(iter(self.waiting_for(name)), None)
+        waiting = self.waiting_for(name)
+        # Nobody gets a permit while anything holds the lock whose permit it is.
+        may = (each for each in waiting if each.base == name or not self._entry(each.base))
+        first = next(may, None)
         if first is None:
             return None
         # In this order: after an interruption the waiter finds itself the holder when it looks.

@@ -94,10 +94,11 @@ class Notes(Contract):
         expect: str | Held | Foreign = FREE
         free = [] if unless_held is None else [Change(unless_held, FREE, KEEP)]
         for _ in range(ATTEMPTS):
-            done = self.put([noting(note, expect), *free])
+            # In this order: where they are not made together, nothing has to be undone.
+            done = self.put([*free, noting(note, expect)])
             if done.made:
                 return None
-            entry, *locks = done.entries
+            *locks, entry = done.entries
             there = None if entry is None else entry.text
             if there == text:
                 free = []  # It is reserved already, held or not.

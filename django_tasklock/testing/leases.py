@@ -5,14 +5,16 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from unittest.mock import patch
 
 from .._values import clock
 from .._values.owner import owner_record
+from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Extension, Note
-from ..stores.records import FREE, Change, Held
+from ..stores.base import BaseStore, Extension, Note, Refusal
+from ..stores.records import FREE, Change, Entry, Held
 from .steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
@@ -86,6 +88,39 @@ class Granting(ContractTests):
             in_threads(8, lambda: answers.append(asked(store, name)))  # noqa: B023
             (holder,) = [each for each in answers if isinstance(each, Granted)]
             assert_held_by(holder)
+
+    def test_no_permit_is_granted_while_the_lock_itself_is_held(self) -> None:
+        """Who has one keeps it, and is granted it again after a lost reply."""
+        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
+        first, second = permit_names(base, 2)
+        own, gate = granted(store, first, owner=owner), granted(store, base)
+        again = granted(store, first, token=own.token, owner=owner)
+        assert again.grant.fence == own.grant.fence
+        assert own.release()
+        for name in (first, second):
+            answer = asked(store, name, owner=owner)
+            assert isinstance(answer, Refusal), "a permit was granted beside the lock itself"
+            assert answer.holder.token == gate.token
+        assert gate.release()
+        granted(store, first, owner=owner)
+
+    def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
+        """Between the look at both and the write, in a store where these are two steps."""
+        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
+        look, gates, (permit, _) = store.get, list[Granted](), permit_names(base, 2)
+
+        def looks(names: Sequence[str]) -> list[Entry | None]:
+            found = look(names)
+            looking.stop()
+            gates.append(granted(store, base))
+            return found
+
+        looking = patch.object(store, "get", looks)
+        looking.start()
+        answer = asked(store, permit, owner=owner)
+        looking.stop()
+        assert isinstance(answer, Refusal) == bool(gates)
+        assert not gates or store.find(permit) is None
 
     def test_holders_never_overlap(self) -> None:
         store, name, inside = self.make_store(), new_name(), threading.Lock()

@@ -47,6 +47,7 @@ LEASE = "engine/test_lease.py"
 RENEWAL = "engine/test_renewal.py"
 WAITING = "engine/test_waiting.py"
 SLOTS = "engine/test_slots.py"
+HOLDS = "engine/test_slots_under_a_hold.py"
 TAKEOVER = "engine/test_takeover.py"
 QUEUE = "stores/test_queue_order.py"
 WALKS = "stores/test_redis_store.py"
@@ -221,7 +222,7 @@ MUTANTS = [Mutant(*each) for each in (
      "members = redis.call('ZRANGE',", "members = redis.call('ZREVRANGE',",
      WAITING, "test_waiters_are_served_in_the_order_in_which_they_came"),
     ("waiters are served in order, in memory", "stores/memory.py",
-     "next(iter(self.waiting_for(name))", "next(reversed(self.waiting_for(name))",
+     "first = next(may, None)", "first = next(reversed([*may]), None)",
      CONTRACT, "memory and test_a_release_hands_the_lock_over_in_order"),
     ("a newcomer does not overtake", f"{LUA}/acquire.lua",
      "local waited = redis.call('EXISTS', queue) == 1", "local waited = false",
@@ -259,6 +260,26 @@ MUTANTS = [Mutant(*each) for each in (
     ("the lock of a dead process is taken at once", "_engine/waiting.py",
      "            if not self._takes_over(answer):\n", "            if True:\n",
      TAKEOVER, "test_lock_of_a_killed_process_is_taken_at_once"),
+    ("no permit is granted while the lock itself is held", f"{LUA}/acquire.lua",
+     "  if shut then free = nil end\n", "",
+     CONTRACT, "redis-pickle and test_no_permit_is_granted_while_the_lock_itself_is_held"),
+    ("no permit is granted while the lock itself is held, in two steps", "stores/base.py",
+     "changes = [Change(name, FREE, record, ttl), *gate]",
+     "changes = [Change(name, FREE, record, ttl)]",
+     CONTRACT, "memory and test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment"),
+    ("no permit is granted while the lock itself is held, in a cache", "stores/contract.py",
+     "for put, places in parts:", "for put, places in reversed([*parts]):",
+     "stores/test_cache_store.py",
+     "test_a_permit_is_withdrawn_if_the_lock_itself_was_taken_just_before"),
+    ("no permit is handed over while the lock itself is held", f"{LUA}/hand_over.lua",
+     "local shut = slot > 0 and redis.call('EXISTS', gate) == 1", "local shut = false",
+     HOLDS, "test_no_waiter_gets_a_permit_before_the_end_which_wakes_all_in_their_order"),
+    ("the end of a hold wakes who waits for a permit", f"{LUA}/hand_over.lua",
+     "  if own then tell_permits(own) end\n", "",
+     HOLDS, "test_no_waiter_gets_a_permit_before_the_end_which_wakes_all_in_their_order"),
+    ("who holds the lock itself waits for no permit", "_engine/acquiring.py",
+     "self.how.slots == 1 or holder.name == self.name", "self.how.slots == 1",
+     HOLDS, "test_a_block_that_holds_the_lock_itself_waits_for_no_permit_of_it"),
     ("the run of a message gets no second permit", "_engine/acquiring.py",
      "if holder is not None and _is_other_run(holder, own):", "if False:",
      "engine/test_slots.py", "test_the_run_of_a_message_gets_no_second_permit"),
@@ -688,7 +709,7 @@ MUTANTS = [Mutant(*each) for each in (
      "        bucket = copy(self)\n", "        bucket = _Bucket(self.settings)\n",
      CLUSTERS, "test_a_bucket_is_keys_and_a_client"),
     ("the permits of a name are in one slot of a cluster", CLUSTER,
-     'base_of(name.rpartition(" ")[2], 1)', 'name.rpartition(" ")[2]',
+     '_permit.sub("", name.rpartition(" ")[2])', 'name.rpartition(" ")[2]',
      CLUSTERS, "test_permits_and_the_reservation_of_a_job_are_beside_the_lock"),
     ("changes in several slots are undone where one is refused", "stores/contract.py",
      "                    self.put([undo])\n", "                    pass\n",

@@ -40,7 +40,7 @@ PROCESSES = 3
 FAULT_SECONDS, STOPPED_SECONDS = (0.2, 0.8), (0.05, 1.0)
 MARGIN_SECONDS = min(0.5, SHORT_SECONDS[0] / 4)
 """for which a change of a lease may take on a store without ``atomic_release``: see `CacheStore`"""
-LEAST = {"granted": 25, "ran out": 5, "permits": 5, "looked": 25, "cleared": 1}
+LEAST = {"granted": 25, "ran out": 5, "permits": 5, "gates": 3, "looked": 25, "cleared": 1}
 """what must have happened in a history"""
 ROUNDING_SECONDS = 0.5
 """before its end, in which a lease may be lost"""
@@ -111,13 +111,15 @@ def counts(events: Sequence[Event]) -> Counter[str]:
     """How often each thing has happened."""
     counted = Counter(event.kind for event in events)
     counted["ran out"] = counted["granted"] - counted["releasing"]
-    counted["permits"] = sum("#" in event.name for event in events if event.kind == "granted")
+    granted = [event.name for event in events if event.kind == "granted"]
+    counted["permits"] = sum("#" in name for name in granted)
+    counted["gates"] = granted.count(history_player.PERMITS)
     return counted
 
 
 def findings(story: Story, store: BaseStore | type[BaseStore]) -> list[Violation]:
     """Everything in the history that must not be."""
-    found = [*two_holders(story), *not_seen(story)]
+    found = [*two_holders(story), *not_seen(story), *let_in(story, store)]
     if not store.atomic_release:
         late = [*late_changes(story)]
         found = [each for each in found if not any(each.calls[0].name == name and
@@ -135,6 +137,20 @@ def not_seen(story: Story) -> Iterator[Violation]:
                 if lease.start < event.says["since"] and event.at < lease.end:
                     text = f"{lease}, at {event.at:.6f}"
                     yield Violation("not seen", text, lease.start, event.at, (lease,))
+
+
+def let_in(story: Story, store: BaseStore | type[BaseStore]) -> Iterator[Violation]:
+    """A permit that was granted while somebody held the lock whose permit it is: it was asked for
+    and granted meanwhile, or its fence says that it was granted later than that lock."""
+    kind = store if isinstance(store, type) else type(store)
+    in_order = kind.__name__ in ("RedisStore", "RedisClusterStore", "MemoryStore", "ZooKeeperStore")
+    for name, leases in [*story.leases.items()]:
+        for gate in story.leases[name.rpartition("#")[0]]:
+            for lease in leases:
+                later = gate.start < lease.asked or (in_order and gate.fence < lease.fence)
+                if later and lease.start < gate.end:
+                    text = f"{lease}, asked for at {lease.asked:.6f}, beside {gate}"
+                    yield Violation("let in", text, gate.start, lease.start, (gate, lease))
 
 
 def lost(story: Story) -> Iterator[Violation]:

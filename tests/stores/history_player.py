@@ -35,7 +35,8 @@ class Player(Moves):
         chance = self._chance
         runs_out = chance.random() < 0.5
         ttl = chance.uniform(*SHORT_SECONDS) if runs_out else KEPT_SECONDS
-        name, slots = chance.choice([(LOCKS[0], 1), (LOCKS[1], 1), (PERMITS, SLOTS)])
+        of_permits = [(PERMITS, 1), (PERMITS, SLOTS), (PERMITS, SLOTS)]
+        name, slots = chance.choice([(LOCKS[0], 1), (LOCKS[1], 1), *of_permits])
         wait, asked = chance.choice([0.0, 0.0, 0.0, 1.0]), now()
         lease = locks.acquire(name, ttl=ttl, wait=wait, slots=slots)
         if lease is None:
@@ -65,7 +66,8 @@ class Player(Moves):
 
     def look(self, call: str) -> None:
         """Look at a lock; now and then clear what was seen, as an operator does."""
-        name = self._chance.choice([*LOCKS, *(f"{PERMITS}#{k}" for k in range(1, SLOTS + 1))])
+        of_permits = [PERMITS, *(f"{PERMITS}#{k}" for k in range(1, SLOTS + 1))]
+        name = self._chance.choice([*LOCKS, *of_permits])
         since = now()
         if self._chance.random() < 0.5:
             self._write("looked", call, name, since=since, locked=locks.is_locked(name))

@@ -230,6 +230,25 @@ class TestMemcached:
         assert not isinstance(again, Grant), "two hold the lock"
 
 
+def test_a_permit_is_withdrawn_if_the_lock_itself_was_taken_just_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cache cannot compare: the permit is added first, and then the other key is looked at."""
+    store: Any = stores["default"]
+    add, gates = store._add, list[Lease]()
+
+    def adds(*args: Any) -> Any:
+        monkeypatch.undo()
+        gates.append(taken("pool"))
+        return add(*args)
+
+    monkeypatch.setattr(store, "_add", adds)
+    assert locks.acquire("pool", slots=2) is None
+    assert [locks.is_locked(name) for name in ("pool", "pool#1", "pool#2")] == [True, False, False]
+    assert gates[0].release()
+    assert taken("pool", slots=2).slot == 1
+
+
 @pytest.mark.django_db(transaction=True)
 class TestTable:
     """Django's cache in a database swallows the errors of its writes; the locks do not."""

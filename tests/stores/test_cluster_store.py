@@ -69,6 +69,7 @@ def test_permits_and_the_reservation_of_a_job_are_beside_the_lock() -> None:
         job, permit = reserved_key("videos.tasks.process", name), f"{name}#12"
         assert bucket_of(name) == bucket_of(f" {job}") == bucket_of(permit)
     assert bucket_of("a#01") != bucket_of("a"), "no permit is called so"
+    assert bucket_of("a#1#2") == bucket_of("a#1"), "a permit, and the lock whose permit it is"
 
 
 def test_a_bucket_is_keys_and_a_client(

@@ -108,12 +108,13 @@ def check(store: BaseStore, seconds: float, folder: Path, *disturb: Any) -> None
 
 
 def call(
-    call: str, begin: float, end: float, fence: int, *, slow: float = 0.0, said: bool = True
-) -> list[Event]:
+    call: str, begin: float, end: float, fence: int, *, slow: float = 0.0, said: bool = True,
+    name: str = "plain",
+) -> list[Event]:  # fmt: skip
     """One that gets the lock, whose release begins at the end and takes so many seconds."""
 
     def event(at: float, kind: str, **says: Any) -> Event:
-        return Event(at, kind, call.partition("/")[0], call, "plain", says)
+        return Event(at, kind, call.partition("/")[0], call, name, says)
 
     return [
         event(begin - 0.1, "asked", wait=0, ttl=9.0),
@@ -137,6 +138,10 @@ def look(at: float, *, locked: bool) -> list[Event]:
         (MemoryStore, call("1/1", 2, 3, 5) + call("2/1", 4, 5, 4), {"falling fences"}),
         (MemoryStore, call("1/1", 2, 3, 5) + look(2.5, locked=False), {"not seen"}),
         (MemoryStore, call("1/1", 2, 3, 5, said=False), {"lost"}),
+        (MemoryStore, call("1/1", 2, 3, 5) + call("2/1", 1, 4, 4, name="plain#1"), set()),
+        (MemoryStore, call("1/1", 2, 3, 5) + call("2/1", 2.05, 4, 6, name="plain#1"), {"let in"}),
+        (CacheStore, call("1/1", 2, 3, 0) + call("2/1", 2.05, 4, 0, name="plain#1"), set()),
+        (CacheStore, call("1/1", 2, 3, 0) + call("2/1", 2.2, 4, 0, name="plain#1"), {"let in"}),
         (CacheStore, call("1/1", 2, 3, 5) + call("2/1", 4, 5, 4), set()),
         (CacheStore, call("1/1", 2, 3, 5) + call("2/1", 2.5, 4, 6), {"two holders"}),
         # A release that took so long has hit the lease of the next holder.

@@ -280,7 +280,7 @@ def test_scripts_take_the_steps_of_the_model(
 
 SCRIPTS = sorted(Path(django_tasklock.stores.__file__).parent.glob("lua/*.lua"))
 WITHOUT_KEYS = {"TIME", "PUBLISH", "PUBSUB", "INFO"}
-KEY = r"KEYS|key|keys|index|listed|fences|queue|queues|note|index_of_it|change"
+KEY = r"KEYS|key|keys|index|listed|fences|queue|queues|gate|note|index_of_it|change"
 CALL = re.compile(r"redis\.p?call\('([A-Z]+)',?\s*(?:unpack\()?(\w*)")
 SET = re.compile(rf"^ *(?:local )?(?:\w+, )*(?:{KEY})\b(?:, \w+)* = (.*)$", re.MULTILINE)
 

@@ -58,12 +58,21 @@ local function queues_of(name, own, permits)
   return found
 end
 
--- Gives a lock that nothing holds to the first waiter that may have it, and tells the next one.
--- Returns the fence and the waiter's member; false if nobody waits.
-local function hand_over(key, name, own, permits)
+-- Has the first who waits for a permit of a lock, their gate, ask again. It learns who holds the gate
+-- now; if nobody does, all permits are handed over by that.
+local function tell_permits(queue)
+  local first = listening(queue, 1, 1)[1]
+  if first then tell(first, '?') end
+end
+
+-- Gives a lock that nothing holds to the first waiter that may have it, and tells the next one. `gate`:
+-- that of the permit which the lock may be; while it is held, nobody is given a permit.
+-- Returns the fence and the waiter's member; false if nobody may have it.
+local function hand_over(key, name, own, permits, gate)
   for _, place in ipairs(queues_of(name, own, permits)) do
     local queue, slot = place[1], place[2]
-    local first, second = unpack(listening(queue, slot, 2))
+    local shut = slot > 0 and redis.call('EXISTS', gate) == 1
+    local first, second = unpack(shut and {} or listening(queue, slot, 2))
     if first then
       local ttl, value = string.match(first, '^%d+:(%d+):(.*)', 45)
       redis.call('ZREM', queue, first)
@@ -71,12 +80,15 @@ local function hand_over(key, name, own, permits)
       local fence = lease(name, ttl)
       if second then
         tell(second, slot == 0 and '=' .. fence .. ':' .. ttl .. ':' .. value or '?')
+      elseif slot == 0 then
+        tell_permits(queue)
       end
       -- Last, because the server writes to its clients in the reverse order.
       tell(first, '+' .. fence .. ':' .. slot)
       return fence, first
     end
   end
+  if own then tell_permits(own) end
   return false
 end
 

@@ -1,6 +1,7 @@
 -- Makes some changes, or none.
 -- KEYS  1 index  2 fences  3 index of the notes that are listed
 --       4.. for each change: its key, the lock's own queue, the queue of permits
+--       then for each: the gate of the permits
 -- ARGV  1 what every record with a version has  2 the least fence, or ''; then for each change:
 --       1 what must be there: 'free', 'any', 'held', 'foreign'
 --       2 the token that is held, or the digest of other code's value
@@ -19,10 +20,12 @@ local versioned, least = ARGV[1], ARGV[2] ~= '' and ARGV[2] or nil
 local function has(value, part) return string.find(value, part, 1, true) end
 
 local changes, names, made = {}, {}, true
-for i = 1, (#ARGV - 2) / FIELDS do
+local count = (#ARGV - 2) / FIELDS
+for i = 1, count do
   local at, keys = 2 + FIELDS * (i - 1), 1 + 3 * i
   local change = {
     key = KEYS[keys], own = KEYS[keys + 1], permits = KEYS[keys + 2],
+    gate = KEYS[3 + 3 * count + i],
     expect = ARGV[at + 1], proof = ARGV[at + 2], version = ARGV[at + 3],
     value = ARGV[at + 4], ttl = ARGV[at + 5], name = ARGV[at + 6],
     token = ARGV[at + 7], new_version = ARGV[at + 8],
@@ -32,7 +35,7 @@ for i = 1, (#ARGV - 2) / FIELDS do
   local there = redis.call('GET', change.key)
   if not there and change.is_lock and redis.call('EXISTS', change.own, change.permits) > 0 then
     -- The last lease has expired, and no waiter was notified.
-    hand_over(change.key, change.name, change.own, change.permits)
+    hand_over(change.key, change.name, change.own, change.permits, change.gate)
     there = redis.call('GET', change.key)
   end
   change.there = there
@@ -75,7 +78,8 @@ for _, change in ipairs(made and changes or {}) do
   if change.value == '' then
     if there then
       redis.call('ZREM', change.is_lock and index or listed, name)
-      if not (change.is_lock and hand_over(key, name, change.own, change.permits)) then
+      local own, permits, gate = change.own, change.permits, change.gate
+      if not (change.is_lock and hand_over(key, name, own, permits, gate)) then
         redis.call('HDEL', fences, name)
         redis.call('DEL', key)
       end

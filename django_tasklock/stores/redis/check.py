@@ -84,7 +84,7 @@ def _write(client: Client, keys: Keys, *, waits: bool) -> None:
     lease = [token, token, b"1000"]
     there = [*keys.of_question([lock], None), note.key]
     client.run("acquire", there, [*lease, b"0", member, *lease])
-    there = [key, keys.index, keys.fences, lock.queue, lock.permits, note.key]
+    there = [key, keys.index, keys.fences, lock.queue, lock.permits, lock.gate, note.key]
     client.run("release", there, [token, member, b"", b""])
 
 

@@ -70,8 +70,10 @@ class Keys:
 
     def of_question(self, locks: Sequence[LockKeys], slots: int | None) -> list[bytes]:
         """The first KEYS of acquire.lua and leave.lua; with ``slots`` the locks are permits."""
-        queue = locks[0].queue if slots is None else locks[0].permits
-        return [self.index, self.fences, queue, *map(attrgetter("key"), locks)]
+        keys = map(attrgetter("key"), locks)
+        if slots is None:
+            return [self.index, self.fences, locks[0].queue, *keys]
+        return [self.index, self.fences, locks[0].permits, *keys, locks[0].gate]
 
     def name_of(self, member: bytes) -> str | None:
         """The name in an index, with the key that is there; None for what cannot be one."""

@@ -14,6 +14,7 @@ from ..._values import clock
 from ..._values.event import Event
 from ..._values.lock_info import LockInfo, LockKeys
 from ..._values.owner import SINCE, Owner
+from ..._values.slots import base_of
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
@@ -101,6 +102,7 @@ class RedisStore(BaseStore):
         for change, lock in zip(changes, locks, strict=True):
             keys += lock.key, lock.queue, lock.permits
             args += self._words(change, lock)
+        keys += map(attrgetter("gate"), locks)
         ttls = [each.ttl for each in changes if each.ttl is not None and not is_note(each.name)]
         wait = self.replicas.wait(min(ttls)) if ttls else None
         # A change that removes something, made twice, would not find it the second time.
@@ -163,7 +165,9 @@ class RedisStore(BaseStore):
         args += joining
         wait = self.replicas.wait(ttl)
         reply = self.client.run("acquire", keys, args, wait=wait)
-        if not reply[0]:
+        if reply[0] < 1:
+            if reply[0] < 0:
+                locks = [self.keys.of(base_of(locks[0], slots), locks[0].gate)]
             held = zip(locks, reply[1][::2], reply[1][1::2], strict=True)
             return Refusal(tuple(self.info(self.entry(*each)) for each in held)), reply[2:]
         _, at, fence, noted = reply
@@ -187,7 +191,7 @@ class RedisStore(BaseStore):
 
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
         lock = self.keys.of(name)
-        keys = [lock.key, self.keys.index, self.keys.fences, lock.queue, lock.permits]
+        keys = [lock.key, self.keys.index, self.keys.fences, lock.queue, lock.permits, lock.gate]
         args = [token.encode(), lock.member]
         if note is not None:
             keys.append(self.keys.of(note_name(note.key)).key)

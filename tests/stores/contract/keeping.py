@@ -10,12 +10,15 @@ from typing import Any
 from django_tasklock import LockInfo
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore, Grant, Note
+from django_tasklock.stores.notes import noting
+from django_tasklock.stores.records import FREE, KEEP, Change
 from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
     TIMEOUT_SECONDS,
     ContractTests,
+    a_lease,
     granted,
     in_threads,
     listing,
@@ -49,6 +52,15 @@ class Reserving(ContractTests):
         assert isinstance(grant, Grant)
         assert not grant.noted
         assert store.get_note(key) == "ended"
+
+    def test_a_permit_that_is_refused_for_the_lock_itself_leaves_notes_as_they_are(self) -> None:
+        store, base, note = self.make_store(), new_name(), Note(new_key(), "started", LONG_SECONDS)
+        granted(store, base)
+        lease, gate = Change(f"{base}#1", FREE, a_lease(), 60.0), Change(base, FREE, KEEP)
+        for there in (None, "started"):  # As after an earlier run of the same message.
+            assert not store.put([lease, gate, noting(note, FREE)]).made
+            assert (store.find(lease.name), store.get_note(note.key)) == (None, there)
+            store.set_note(note)
 
     def test_a_release_writes_its_note_if_it_releases(self) -> None:
         store, key, note = self.make_store(), new_key(), new_key()
