@@ -20,6 +20,7 @@ from .._compat.django import add_without_transaction
 from .._engine.service import locks
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
+from .._values.slots import base_of
 from ..models import Lock
 from ..operators.held import held_permits
 from ..operators.holders import sentence
@@ -140,7 +141,9 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         elif held_permits(service, lock.name):
             said["permits_url"] = address(request, "changelist", q=f"{lock.name}#*")
         if self.has_delete_permission(request):
-            said["hold_url"] = address(request, "add", name=lock.name, store=lock.store)
+            # Of a permit: to pause the jobs that take one, all of its name are held.
+            name = base_of(lock.name, info.owner.slots) if info else lock.name
+            said["hold_url"] = address(request, "add", name=name, store=lock.store)
             said["clear_url"] = address(request, "delete", lock.pk) if info else None
         return said
 
@@ -202,7 +205,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """The form has held it."""
 
     def response_add(self, request: HttpRequest, obj: Lock, *args: Any) -> HttpResponse:
-        words = gettext("“%(name)s” is held: jobs that need it are skipped or wait.")
+        words = gettext("“%(name)s” is held: the messages of tasks that need it wait.")
         messages.success(request, words % {"name": printable(obj.name)})
         return HttpResponseRedirect(address(request, "change", obj.pk))
 

@@ -66,8 +66,8 @@ class Redelivery(Step):
     def refused(self, run: Run, holder: LockInfo) -> None:
         """Requeue a message that must not be skipped: its own run holds the lock, or no run does.
 
-        In the second case the message may have begun, as a retry has. The holder is an operator or
-        other code, or the lock cools after a run that has ended, perhaps badly.
+        In the second case the message may have begun, as a retry has. The holder is other code, or
+        the lock cools after a run that has ended, perhaps badly.
         """
         message = run.message
         begun = message.attempts.again or bool(message.request.retries)
@@ -125,7 +125,8 @@ class Redelivery(Step):
             return
         # With a fence a later run has claimed the row. If it is gone, the work is left.
         unfinished = not run.completed or run.row.fence is not None
-        if message.attempts.counts and unfinished and (holder is None or lease.slot is not None):
+        nobody = holder is None or holder.held_by is not None or lease.slot is not None
+        if message.attempts.counts and unfinished and nobody:
             come_back(message, FIRST_DELAY_SECONDS, "lease_lost")
         lease.assert_held()
 

@@ -24,7 +24,7 @@ from .._values.durations import age
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import RequeueFailed, StoreUnavailable
-from .call import HEADER, REFUSED, SERIALIZER, whole_seconds
+from .call import HEADER, MOMENT, REFUSED, SERIALIZER, whole_seconds
 from .message import Message, Origin, tell
 from .note import CameBack
 from .options import TaskOptions
@@ -40,6 +40,9 @@ logger = logging.getLogger("django_tasklock")
 
 # The longest delay of a redelivery, while it waits for the first run of the same message.
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
+# The longest delay, give or take a quarter, of a message that an operator's hold keeps from its
+# run: a clear of the hold is seen within 15 seconds.
+HOLD_CHECK_SECONDS = 10.0
 # What Celery tells a run of the options of its call, and does not send again by itself. What the
 # events and the worker show of the arguments is among it: the caller may hide some.
 SAID = ("argsrepr", "kwargsrepr", "compression", "ignore_result")
@@ -65,8 +68,21 @@ def wait_for_lock(
     left = math.inf if error is None or within is None else since + within - now
     if error is not None and left <= 0:
         raise error
-    delay = _turn(message, holder, now, max(0.0, now - since), longest)
+    waited = max(0.0, now - since)
+    held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
+    cools_for = holder.ttl if holder.cooling else None
+    delay = _turn(message, now, held + (cools_for or 0.0), cools_for, waited, longest)
     _wait(message, "held", min(delay, left), [since, message.request.retries or 0])
+
+
+def wait_for_hold(message: Message, hold: LockInfo) -> NoReturn:
+    """Requeue a message whose lock an operator holds, until its turn after the hold, or to see
+    whether the hold was cleared. Raises what `come_back` raises."""
+    if message.count(MOMENT):
+        message.request.expires = None  # The calls that it has replaced rely on it.
+    delay = _turn(message, time.time(), 0.0, hold.ttl, 0.0, HOLD_CHECK_SECONDS)
+    # A hold is no time of ``lock_retry_for``: that begins anew. A follow-up stays one.
+    _wait(message, "held", delay, message.ours.get(REFUSED) if message.follows else None)
 
 
 def wait_for_store(message: Message) -> NoReturn:
@@ -185,13 +201,13 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, sent.options))
 
 
-def _turn(message: Message, holder: LockInfo, now: float, waited: float, longest: float) -> float:
+def _turn(
+    message: Message, now: float, held: float, ends_in: float | None, waited: float, longest: float
+) -> float:
     """Take the next turn of its lock for a message. Returns the delay in seconds."""
     task, turn = message.task, None
-    held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
     following = partial(
-        next_turn, held=held, cools_for=holder.ttl if holder.cooling else None,
-        slots=message.slots, longest=longest,
+        next_turn, held=held, ends_in=ends_in, slots=message.slots, longest=longest,
         shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from ..stores.base import Note
 from .call import Call, Send
 from .message import Message, skip, tell
 from .note import RowTaken, Skip
-from .requeue import come_back, retry_or_raise, wait_for_store
+from .requeue import come_back, retry_or_raise, wait_for_hold, wait_for_store
 from .row import Row
 from .stopping import waited_for
 
@@ -60,7 +60,8 @@ class Step:
         return None
 
     def refused(self, run: Run, holder: LockInfo) -> None:
-        """Called when another has the lock. Raises what ends the message, or `Again`."""
+        """Called when another has the lock; not for a message that waits for the end of an
+        operator's hold. Raises what ends the message, or `Again`."""
 
     def start(self, run: Run, lease: Lease | None) -> None:
         """Called before the row is claimed, under the lock; or, with None, beside the one that has
@@ -80,6 +81,14 @@ class Unleased:
 
     def assert_held(self) -> None:
         """Do nothing: there is no lease that could be lost."""
+
+
+class AcquiringInQueue(Acquiring):
+    """That of a message, which waits for the end of an operator's hold in its queue, and not in its
+    worker."""
+
+    def _in_vain(self, holder: LockInfo) -> bool:
+        return holder.held_by is not None or super()._in_vain(holder)
 
 
 class Run:
@@ -142,6 +151,8 @@ class Run:
                     if isinstance(won, Lease):
                         return self.perform(won)
                     wait = 0  # It has waited.
+                    if won.held_by is not None and self.message.queued:
+                        wait_for_hold(self.message, won)
                     for step in self.steps:
                         step.refused(self, won)
                     return self.task.conflict.refused(self, won)
@@ -167,7 +178,8 @@ class Run:
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
         how = task.how(wait, message.slots)
-        return waited_for(message, Acquiring(
+        kind = AcquiringInQueue if message.queued else Acquiring
+        return waited_for(message, kind(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
         ).steps())  # fmt: skip

@@ -16,7 +16,7 @@ SHORTEST_STEP_SECONDS = 0.15
 
 
 def next_turn(
-    last: float, held: float, *, cools_for: float | None = None, slots: int = 1,
+    last: float, held: float, *, ends_in: float | None = None, slots: int = 1,
     longest: float = LONGEST_DELAY_SECONDS, shortest: float = SHORTEST_STEP_SECONDS,
 ) -> float | None:  # fmt: skip
     """Return in how many seconds the next turn of a lock is; None if it would be later than
@@ -24,17 +24,19 @@ def next_turn(
 
     A lock that is held is expected to be held for as long again as it has been (Lindy's law), and a
     quarter longer: a message that comes too early is refused once more. A lock that cools says when
-    it ends, and how long that took. The turn is not before the holder has ended.
+    it ends, and how long that took; an operator's hold says when it ends. The turn is not before
+    the holder has ended.
 
     Args, all in seconds:
         last: from now until the last turn that was given; 0 or less if that is past.
-        held: how long the lock has been held.
-        cools_for: how long a lock that cools goes on to do so; None: it does not cool.
+        held: how long the lock has been held; of one that cools, how long it will have been; 0 of
+            an operator's hold, which tells nothing about those that come after it.
+        ends_in: how long the holder goes on to have the lock, if it says so.
         slots: the number of its permits.
         shortest: the shortest step.
     """
-    remaining = 1.25 * held if cools_for is None else cools_for
-    step = remaining if cools_for is None else held + cools_for
+    remaining = 1.25 * held if ends_in is None else ends_in
+    step = remaining if ends_in is None else held
     step = min(max(step / slots, shortest), longest)
     after = step + (last if 0.0 < last <= LONGEST_DELAY_SECONDS else 0.0)
     turn = max(FIRST_DELAY_SECONDS, min(remaining, longest), after)

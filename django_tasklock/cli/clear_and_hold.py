@@ -165,13 +165,15 @@ def hold_lock(command: BaseCommand, **options: Any) -> None:
     """
     Hold a lock as an operator: no job that needs it starts until the hold ends.
 
-    A job that needs the lock is skipped or waits, as for any other holder.
+    With slots=N, hold the name itself: no job gets a permit then. The messages of
+    tasks wait; other callers are refused, or wait, as for any other holder.
     `locks clear` ends the hold earlier. Nobody loses a lock by a hold: it exits 75
     if somebody else holds the lock.
 
     examples:
       manage.py locks hold nightly-report --for 2h --reason 'database migration'
       manage.py locks hold video:123 --for 30m --wait 600
+      manage.py locks hold tenant:7 --for 2h --reason 'over its quota'
     """
     service, name = locks.using(options["store"]), options["name"]
     by = user() if options["by"] is None else options["by"]

@@ -51,11 +51,11 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     row, copy, held, verdict = row_of(found), None, [], ""
     try:
         service = found.task.locks
-        # With slots a call takes a permit: the lock of that name itself is another one.
-        if found.slots > 1:
-            held = held_permits(service, found.name)
-        elif holder := service.get(found.name):
+        # With slots a call takes a permit, unless somebody has the lock of that name itself.
+        if holder := service.get(found.name):
             held = [holder]
+        if found.slots > 1:
+            held += held_permits(service, found.name)
         copy = tasks().duplicate_of(found)
         verdict = _verdict(found, held, copy, row)
     except StoreUnavailable as error:
@@ -103,13 +103,16 @@ def _verdict(
         clear = command_line("clear", name, store=task.lock_store, options="--queued")
         said = f"Would not be sent: the message {copy} is queued for this job."
         return f"{said} If that message is gone: {clear}"
-    if len(held) < found.slots:
+    lock = next((info for info in held if info.name == name), None)
+    if lock is None and len(held) < found.slots:
         if isinstance(row, RowNow) and row.refused is not None:
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
         does = "get the lock now (its row is not known)" if isinstance(row, str) else "run now"
         if found.slots == 1:
             return f"Would {does}: nobody holds {name}."
         return f"Would {does}: {len(held)} of {found.slots} permits of {name} are held."
+    if lock is not None and lock.held_by is not None:
+        return f"Would be requeued until the hold ends: {name} is held by {lock.owner.operator}."
     if task.conflict.runs_beside:
         return f"Would run all the same, and report that {name} is held."
     does = task.conflict.outcome

@@ -200,6 +200,14 @@ def test_a_lock_is_held_and_a_hold_is_not_called_unsafe(operator: Client) -> Non
     assert "Held by operator" in words_of(operator.post(ADD, form))
 
 
+def test_the_page_of_a_permit_holds_all_of_its_name(operator: Client) -> None:
+    """A hold of one permit would pause nobody."""
+    permit, plain = taken("tenant:7", slots=2), taken("video:1#1")
+    for lease, name in ((permit, "tenant%3A7"), (plain, "video%3A1%231")):
+        page = page_of(operator.get(url_of("change", id_of(lease))))
+        assert re.findall(r'name=([^"&]*)[^>]*>Hold…', page) == [name]
+
+
 def test_a_hold_waits_until_the_lock_is_free(operator: Client) -> None:
     lease = taken("video:1")
     form = {"name": "video:1", "duration": "2h", "wait": "on"}

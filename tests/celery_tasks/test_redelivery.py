@@ -114,7 +114,7 @@ def test_a_redelivery_that_waited_for_its_own_run_is_judged_again_without_the_lo
     assert (held[1:], len(runs)) == ([False], 1)
 
 
-@pytest.mark.parametrize("what", ["cools", "is held by an operator", "is held by other code"])
+@pytest.mark.parametrize("what", ["cools", "is held by other code"])
 @pytest.mark.parametrize("begun", ["", "redelivered", "a retry"])
 def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work(
     room: Mailroom, what: str, begun: str
@@ -122,8 +122,6 @@ def test_a_message_that_may_have_begun_is_not_skipped_where_no_run_does_its_work
     """One that has not is, however long it was in the queue."""
     if what == "is held by other code":
         held_elsewhere()
-    elif what == "is held by an operator":
-        locks.hold("job:1", LONG, by="alice", reason="")
     else:
         with lock("job:1", cooldown=LONG):
             pass

@@ -96,7 +96,10 @@ def test_explain_who_holds_it(task: Any) -> None:
     type(task).lock_wait = 0
     locks.clear("job:7")
     assert locks.hold("job:7", 600)
-    assert explained(task)["verdict"] == "Would be skipped: job:7 is held by an operator."
+    type(task).lock_wait = None
+    paused = "Would be requeued until the hold ends: job:7 is held by an operator."
+    for type(task).on_conflict in ("skip", "run"):
+        assert explained(task)["verdict"] == paused
 
 
 def test_explain_what_cannot_be(task: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,12 +124,14 @@ def test_explain_what_cannot_be(task: Any, caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_explain_slots_and_a_duplicate(room: Mailroom) -> None:
-    """Who holds the name itself keeps nobody from a permit, nor the other way round."""
+    """Who holds the name itself keeps others from its permits, and not the other way round."""
     task, alone = room.task(lock_slots=2, unique_while="queued"), room.task()
     assert locks.hold("job:7", 600, "alice")
-    free = "Would run now: 0 of 2 permits of job:7 are held."
-    assert (explained(task)["verdict"], explained(task)["row"]) == (free, None)
+    paused = "Would be requeued until the hold ends: job:7 is held by operator alice."
+    assert (explained(task)["verdict"], explained(task)["row"]) == (paused, None)
     assert locks.clear("job:7")
+    free = "Would run now: 0 of 2 permits of job:7 are held."
+    assert explained(task)["verdict"] == free
     taken("job:7", slots=2)
     said = explained(task)
     assert said["verdict"] == "Would run now: 1 of 2 permits of job:7 are held."

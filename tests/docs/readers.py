@@ -13,7 +13,7 @@ READERS: dict[str, Any] = {
 }  # fmt: skip
 """functions of the reader's, with what they return"""
 
-VALUES = ["BASE_DIR", "DATABASES", "order_id"]
+VALUES = ["BASE_DIR", "DATABASES", "TooManyRequests", "order_id"]
 """other names of the reader's"""
 
 LEFT_OUT = ["# mysite/settings.py, at the end", "# videos/models.py"]

@@ -223,6 +223,32 @@ def room(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield room
 
 
+def test_after_a_429_all_messages_wait_and_none_is_lost(room: Mailroom) -> None:
+    # Given four calls, the first of which the partner answers with a 429
+    class TooManyRequests(Exception):
+        retry_after = 60.0
+
+    came: list[int] = []
+
+    def fetch(shop_id: int) -> None:
+        came.append(shop_id)
+        if len(came) == 1:
+            raise TooManyRequests
+
+    heading = "A partner that says when to come again"
+    task = recipe(heading, fetch=fetch, TooManyRequests=TooManyRequests).fetch_prices
+    for shop_id in range(4):
+        task.delay(shop_id)
+    assert room.deliver(room.take())[0] == "RETRY"
+    assert holder("partner-api").held_by == "429"
+
+    # I expect its retry and the other messages to wait, and to run when that time is over
+    assert [room.deliver(room.take())[0] for _ in range(4)] == ["IGNORED"] * 4
+    locks.clear("partner-api")
+    assert room.work_off() == [("SUCCESS", None)] * 4
+    assert sorted(came) == [0, 0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("heading", "name", "key", "calls", "at_once"),
     [

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from typing import Any
 
 import celery
 import pytest
 
 from django_tasklock import LockNotAcquired
-from tests.stage.fixtures import MakeStage
+from tests.stage.fixtures import MakeStage, on_both_brokers
 from tests.stage.stage import Stage
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
+
+# One task of each kind that may meet a hold.
+KINDS = ("skip", "raising", "coalesced", "watched", "budget", "guarded", "early_retry")
 
 
 @pytest.fixture
@@ -138,47 +139,81 @@ def test_30_of_the_calls_during_a_run_the_newest_is_done_though_its_child_is_kil
     stage.assert_settled()
 
 
-def hold_and_be_killed(stage: Stage, job: int) -> None:
-    """Hold the job's lock by a process that is killed after that."""
+def hold_and_be_killed(stage: Stage, *names: str, seconds: float = 3600) -> None:
+    """Hold the locks by a process that is killed after that."""
     with pytest.raises(EOFError):
         stage.script(f"""
 import os, signal
 from django_tasklock import locks
-assert locks.hold("job:{job}", 3600, "alice", "a migration")
+for name in {names}:
+    assert locks.hold(name, {seconds}, "alice", "a migration")
 os.kill(os.getpid(), signal.SIGKILL)
 """)
-    assert stage.held() == [f"job:{job}"]
+    assert stage.held() == sorted(names)
 
 
-def skips_of(stage: Stage, task_id: str) -> list[dict[str, Any]]:
-    """What the history says of the task's skips, to an operator who has its id."""
-    said = stage.locks_command("history", "--task-id", task_id, "--format", "json")
-    return [event for event in json.loads(said) if event["kind"] == "skipped"]
-
-
-def test_40_a_job_skipped_under_a_hold_says_so_and_the_history_says_by_whom_and_why(
+def test_40_a_message_under_a_hold_waits_until_it_is_cleared_and_a_direct_call_says_by_whom(
     shared: Stage,
 ) -> None:
     # Given a job whose lock an operator holds
     job = shared.job()
-    hold_and_be_killed(shared, job)
+    hold_and_be_killed(shared, f"job:{job}")
 
-    # I expect each of its messages to be skipped, and to say so
-    results = [shared.send("guarded", job) for _ in range(2)]
-    for result in results:
-        assert result.get(timeout=60) == {
-            "status": "skipped", "reason": "held_by_operator", "lock": f"job:{job}",
-            "holder": None, "held_by": "alice", "hold_reason": "a migration",
-        }  # fmt: skip
+    # I expect its message to come back, and its row to be left alone
+    result = shared.send("guarded", job)
+    shared.deliveries(result.id, 2, "prerun")
+    assert shared.row(job) == ("new", None)
 
-    # And the history as well. Both were skipped within a second, and each is an event
-    for result in results:
-        (event,) = until(partial(skips_of, shared, result.id), "its skip", 30)
-        assert (event["name"], event["reason"]) == (f"job:{job}", "held_by_operator")
-        assert event["owner"]["task_id"] == result.id
+    # And a direct call, which has no queue, to be skipped, and to say so
+    said, happened = json.loads(
+        shared.script(f"""
+import json
+from django_tasklock import locks
+from tests.stage.tasks import guarded
+print(json.dumps([guarded({job}), [event.as_json() for event in locks.history("job:{job}")]]))
+""")
+    )
+    assert said == {
+        "status": "skipped", "reason": "held_by_operator", "lock": f"job:{job}",
+        "holder": None, "held_by": "alice", "hold_reason": "a migration",
+    }  # fmt: skip
+
+    # And the history to say of both by whom, and why
+    (skipped,) = [event for event in happened if event["kind"] == "skipped"]
+    refused = [event for event in happened if event["owner"]["task_id"] == result.id]
+    assert (skipped["reason"], refused[0]["kind"]) == ("held_by_operator", "refused")
+    for event in (skipped, refused[0]):
         assert (event["holder"]["held_by"], event["holder"]["reason"]) == ("alice", "a migration")
 
-    # And the work to be left to do: when the hold is cleared, it is done once it is sent again
-    assert shared.row(job) == ("new", None)
+    # And the message to run within 15 seconds when the hold is cleared
     shared.locks_command("clear", f"job:{job}", interactive=False)
-    shared.assert_well(job, shared.send("guarded", job))
+    cleared = shared.ledger.clock()
+    assert shared.started(job).at - cleared < 16
+    shared.assert_well(job, result, runs=1)
+
+
+@on_both_brokers
+def test_40_all_messages_of_a_hold_run_soon_after_it_and_none_before(stage: Stage) -> None:
+    # Given holds of ten seconds: twenty messages for one lock, one of each kind for others, and
+    # five for the permits of a name
+    stage.pair(concurrency=2)
+    job, *others = [stage.job() for _ in range(1 + len(KINDS))]
+    began = stage.ledger.clock()
+    hold_and_be_killed(stage, "tenant", *[f"job:{each}" for each in (job, *others)], seconds=10)
+    sent = [("retry", job, [{"seconds": 0.01}])] * 20 + [("permitted", stage.job(), [])] * 5
+    sent += [(kind, each, []) for kind, each in zip(KINDS, others, strict=True)]
+    results = {stage.send(*each): each[1] for each in sent}
+
+    # I expect each to run once, after the hold; and each to be delivered a few times, no more
+    for result, its in results.items():
+        assert result.get(timeout=60) == f"done:{its}"
+    stage.assert_settled()
+    starts = stage.ledger.entries("start")
+    assert sorted(start.task_id for start in starts) == sorted(result.id for result in results)
+    assert min(start.at for start in starts) >= began + 10
+    assert stage.ledger.overlaps(job=job) == []
+    took = max(entry.at for entry in stage.ledger.entries("end")) - began - 10
+    delivered = len(stage.ledger.entries("prerun"))
+    print("seconds after the hold:", round(took, 1), "deliveries:", delivered)
+    assert took < 20
+    assert delivered <= 6 * len(results)
