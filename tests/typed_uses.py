@@ -61,7 +61,7 @@ def blocks() -> None:
         assert_type((lease.ttl, lease.slot, lease.owner), tuple[float, int | None, Owner])
     with lock("a", wait=None, store="other", slots=3, reentrant=True) as lease:
         assert_type(lease.slot, int | None)
-    with lock("a", hold_at_least=1, cooldown=2.5, cooldown_after_error=3):
+    with lock("a", max_hold=900, hold_at_least=1, cooldown=2.5, cooldown_after_error=3):
         pass
     with lock(["seat:2", "seat:1"], wait=2) as leases:
         assert_type(leases, list[Lease])
@@ -110,7 +110,7 @@ async def decorated() -> None:
 
 
 def service() -> None:
-    lease = locks.acquire("a", ttl=60, wait=5, renew=True, slots=2, hold_at_least=1)
+    lease = locks.acquire("a", ttl=60, wait=5, renew=True, max_hold=None, slots=2, hold_at_least=1)
     assert_type(lease, Lease | None)
     if lease is not None:
         assert_type(lease.extend(ttl=60), bool)

@@ -66,6 +66,7 @@ class How:
     hold_at_least: float = 0
     cooldown: float = 0
     cooldown_after_error: float = 0
+    max_hold: float | None = None
     cooling: CoolingTimes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,8 @@ class How:
             checked_wait(wait)
         if self.ttl is not None:
             checked_ttl(self.ttl)
+        if self.max_hold is not None:
+            checked_ttl(self.max_hold, "max_hold")
         if self.store != DEFAULT_ALIAS:
             checked_text(self.store, "store")
         if self.renew is not True:
@@ -156,7 +159,7 @@ class Acquiring:
         store = stores[how.store]
         if how.cooling is not None:
             how.cooling.check(store)
-        ttl = how.ttl or store.settings.ttl
+        ttl = min(how.ttl or store.settings.ttl, how.max_hold or math.inf)
         record = self.use.record() if self.record is None else self.record
         record["ttl"], record["renew"] = ttl, how.renew
         if how.slots > 1:
@@ -177,6 +180,8 @@ class Acquiring:
         own.names, own.left, own.note = (grant.name,), grant.left, None
         if how.cooling is not None:
             own.cooling = Cooling(how.cooling)
+        # A lock that was waited for was granted later than the question was asked.
+        own.limit = (since if met is None else clock.now()) + (how.max_hold or math.inf)
         lease = Lease(keeper, own, how.store, grant.fence, self.template)
         self.use.leases.append(lease)
         keeper.granted(own, since + own.ttl)

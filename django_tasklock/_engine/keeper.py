@@ -54,8 +54,8 @@ LATER_LOOKS_SECONDS = (0.25, 1.0, 4.0)
 NAMES_PER_LOOK = 500
 # So many jobs wait before a note is left to its ttl.
 MOST_JOBS = 10_000
-# Why a lease is lost that was not extended in time.
-RAN_OUT = "its ttl ran out"
+# Why a lease is lost that was not extended in time; or had reached its limit.
+RAN_OUT, TOO_LONG = "its ttl ran out", "held for longer than max_hold"
 
 
 class Keeper:
@@ -104,6 +104,8 @@ class Keeper:
 
     def lost(self, own: OwnToken, reason: str) -> None:
         """The lease is over while it is held, by the clock or in the store."""
+        if reason == RAN_OUT and own.ends_at_limit:
+            reason = TOO_LONG
         self.forget(own)  # Also if the caller was interrupted that has made its last passage.
         if own.state == HELD and self.passes(own, LOST):
             self.gone(own, reason)
@@ -113,7 +115,7 @@ class Keeper:
         self.forget(own)
         own.state, own.reason = LOST, reason
         note_event(self.store, "lost", own.name, own.record, reason=reason)
-        cause = "expired" if reason == RAN_OUT else "gone"
+        cause = "expired" if reason in (RAN_OUT, TOO_LONG) else "gone"
         told = partial(self._tell, lock_lost, own, own.lease(), reason=reason, cause=cause)
         if asyncio._get_running_loop() is None:
             told()
@@ -176,7 +178,8 @@ class Keeper:
             # First: an extension by the thread, meanwhile, is to ask for the same.
             own.ttl = ttl
             if own.is_next(call, own.until) and own.state == HELD:
-                ends = clock.now() + ttl
+                ends = min(clock.now() + ttl, own.limit)
+                own.ttl = ttl = own.bounded(ttl, clock.now())
                 # Before the call: a caller that is interrupted may come to no later instruction.
                 own.until = min(own.until, ends)
                 self.plan(own)
@@ -202,6 +205,8 @@ class Keeper:
                 self.give_up(own)
             elif own.renew and own.until <= now:
                 self.lost(own, RAN_OUT)
+            elif own.ends_at_limit:
+                own.due = own.until  # Only to see that it is over.
             elif own.renew and own.due <= now + own.ttl * TOGETHER_SHARE:
                 due.append(own)
         if any(own.due <= now for own in due):
@@ -223,7 +228,7 @@ class Keeper:
             if own.renew and (late or own.is_next(call, 0)):
                 extended.append(own)
         started = clock.now()
-        batch = [Extension(own.name, own.token, own.ttl) for own in extended]
+        batch = [Extension(own.name, own.token, own.bounded(own.ttl, started)) for own in extended]
         answer = self._ask_to_extend(batch)
         said = [None] * len(batch) if answer is None else answer
         for own, extension, held in zip(extended, batch, said, strict=True):
@@ -232,7 +237,7 @@ class Keeper:
                 self.plan(own)
             elif held is None:
                 own.until = min(own.until, started + extension.ttl)
-                own.due = clock.now() + extension.ttl * FAILURE_SHARE
+                own.due = clock.now() + own.ttl * FAILURE_SHARE
         del calls, call  # They are over before a receiver of the signal is called.
         for own, held in zip(extended, said, strict=True):
             if held is False:
@@ -262,6 +267,7 @@ class Keeper:
         if not own.is_next(own.begin_call(), own.until):
             why = "it does not answer an extension of the lease"
             raise StoreUnavailable(self.store.alias, why)
+        ttl = own.bounded(ttl, clock.now())
         # Until then it may be in the store, if it has to be given up.
         own.until = max(own.until, clock.now() + ttl)
         # Whoever adopts it expects this very version of the record, and replaces it in one step:

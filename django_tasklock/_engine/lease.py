@@ -24,6 +24,7 @@ one of them gets: `Keeper.passes`.
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import Any, NoReturn
 from weakref import ref
@@ -178,7 +179,8 @@ class Lease:
             raise LeaseLost(self.name, self._why())
 
     def extend(self, ttl: float | None = None) -> bool:
-        """Make the lease last ``ttl`` seconds from now. None: as long as last time.
+        """Make the lease last ``ttl`` seconds from now. None: as long as last time. It never lasts
+        beyond its ``max_hold``.
 
         Returns False if the lease no longer held the lock; nothing was changed then. Raises
         `StoreUnavailable` if the store does not answer: the lease ends at the earlier of its old
@@ -227,7 +229,7 @@ class Lease:
 
         Args:
             ttl: seconds from now until the lease ends, unless somebody adopts it. None: as long as
-                last time.
+                last time. Its ``max_hold`` goes on.
 
         From then on this process neither holds nor renews the lease: `held` is False, `release`
         returns False, and a block that holds it ends without an error and releases nothing. Nobody
@@ -244,7 +246,8 @@ class Lease:
         if self.held:
             check_lasts("ttl", ttl, keeper.store)
         last, slots, mark = float(own.ttl), own.record.get("slots"), new_mark()
-        handle = Handle(self.store, self.name, self.token, self.fence, mark, last, slots)
+        limit = time.time() + own.limit - clock.now()
+        handle = Handle(self.store, self.name, self.token, self.fence, mark, last, slots, limit)
         try:
             if not self.held or not keeper.passes(own, DETACHED):
                 raise LeaseLost(self.name, self._why())

@@ -63,8 +63,10 @@ def lock(
             permit, ``NAME#1`` to ``NAME#N``. A permit is a lock of its own, and nobody holds the
             lock ``NAME`` itself. Each caller takes one of its own first N.
         reentrant: the thread, greenlet or asyncio task that holds the lock may take it again. The
-            inner block gets the lease as it is, whatever its own ``ttl``, ``wait`` and ``renew``
-            say. The outermost block releases.
+            inner block gets the lease as it is, whatever its own ``ttl``, ``wait``, ``renew`` and
+            ``max_hold`` say. The outermost block releases.
+        max_hold: seconds after the grant at which the lease ends at the latest, however it is
+            extended: it is lost then. A longer ``ttl`` is cut to it. None: no limit.
         hold_at_least: seconds after the acquire for which the lock stays taken.
         cooldown: seconds for which the lock stays taken after a block that succeeded.
         cooldown_after_error: seconds for which it stays taken after a block that raised an error.

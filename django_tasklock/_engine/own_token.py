@@ -11,6 +11,7 @@ from typing import Any
 from weakref import ref
 
 from .._values import clock
+from .._values.arguments import SHORTEST_TTL_SECONDS
 from ..stores.base import Note
 from .cooling import Cooling
 
@@ -41,6 +42,8 @@ class OwnToken:
     # When the lease ends, and when the thread has to do something about it, on `clock.now`.
     until: float = math.inf
     due: float = math.inf
+    # Beyond this moment it is never extended (``max_hold``).
+    limit: float = math.inf
     state: str = ASKED
     # When the caller read the grant, on `clock.now`. None: it has read none.
     since: float | None = None
@@ -64,6 +67,16 @@ class OwnToken:
     def name(self) -> str:
         """The lock's name, once it is granted."""
         return self.names[0]
+
+    def bounded(self, ttl: float, now: float) -> float:
+        """How long it lasts if it is extended at this moment, by so many seconds or up to its
+        limit."""
+        return min(ttl, max(SHORTEST_TTL_SECONDS, self.limit - now))
+
+    @property
+    def ends_at_limit(self) -> bool:
+        """Whether its end cannot be put off any more."""
+        return self.until > self.limit - SHORTEST_TTL_SECONDS
 
     def begin_call(self) -> LeaseCall:
         """Return what the caller refers to as long as its call about the lease lasts."""

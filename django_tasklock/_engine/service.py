@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -13,7 +15,6 @@ from weakref import ref
 from .._values import clock
 from .._values.arguments import (
     check_known,
-    checked_flag,
     checked_name,
     checked_number,
     checked_remark,
@@ -53,6 +54,7 @@ class AcquireAllOptions(TypedDict, total=False):
     ttl: float | None
     wait: float | None
     renew: bool
+    max_hold: float | None
 
 
 class AcquireOptions(AcquireAllOptions, total=False):
@@ -127,6 +129,7 @@ class LockService:
             renew: extend the lease until it is released or garbage-collected, or its process ends.
             slots: how many may hold the lock at once, as for `lock`.
             hold_at_least: seconds after the acquire for which the lock stays taken.
+            max_hold: seconds after the grant at which the lease ends at the latest, as for `lock`.
 
         Raises `InvalidLockConfig` for ``hold_at_least`` on a store that cannot do that.
         """
@@ -156,7 +159,7 @@ class LockService:
             names: the locks, in any order.
             ttl: seconds that each lease has before it when this returns. None: the store's TTL.
             wait: seconds to wait for all of them together. 0: do not wait. None: wait for ever.
-            renew: as for `acquire`.
+            renew, max_hold: as for `acquire`.
         """
         use = Use()
         return _in_order(names, blocking(self._acquiring_all(names, use, options)))
@@ -182,8 +185,9 @@ class LockService:
         """Go on under a lease that `Lease.detach` has handed on, perhaps in another process.
 
         Returns a lease with the same token and fence, held by this process. It lasts as long as
-        the lease that was detached, counted from now. Returns None if the lease is over, or was
-        adopted before: of several callers with one handle, one gets the lease.
+        the lease that was detached, counted from now, and keeps its ``max_hold``, by the wall
+        clocks of the two hosts. Returns None if the lease is over, or was adopted before: of
+        several callers with one handle, one gets the lease.
 
         Args:
             handle: what `Lease.detach` returned. It says which store it is of. A handle is no
@@ -197,39 +201,41 @@ class LockService:
         without anybody who knows; it ends with its ttl then.
         """
         use = Use()
-        lease = self.try_adopt(handle, use, use.record(), renew)
+        lease = self.try_adopt(handle, use, use.record(), How(renew=renew))
         return lease and lease.alone()
 
     def adopt_again(self, lease: Lease, handle: str, *, renew: bool) -> None:
         """Hold a lease again that this process has detached, unless somebody has adopted it, or it
         is over. Raises `StoreUnavailable`."""
         use = Use()
-        adopted = self.try_adopt(handle, use, lease._own.record, renew)
+        adopted = self.try_adopt(handle, use, lease._own.record, How(renew=renew))
         if adopted is not None:
             lease.adopted_again(adopted)
 
     def try_adopt(
-        self, handle: str, use: Use, owner: Mapping[str, Any], renew: bool, template: Any = None
+        self, handle: str, use: Use, owner: Mapping[str, Any], how: How, template: Any = None
     ) -> Lease | None:
-        """As `adopt`, for a block. ``owner``: the adopter's record."""
+        """As `adopt`, for a block with this record. Of ``how``, renew and max_hold count."""
         said = read_handle(handle)
-        checked_flag(renew, "renew")
         store = stores[said.alias]
         name = store.keyed(said.name)
-        record = {**owner, "ttl": said.ttl, "renew": renew}
+        record = {**owner, "renew": how.renew}
         if said.slots is not None:
             record["slots"] = said.slots
-        asked, held = clock.now(), Held(said.token, said.mark)
-        grant = store.rewrite(name, held, said.ttl, record, new_token())
-        if grant is None or clock.now() >= asked + said.ttl:
-            return None
         keeper = keeper_of(store)
         of = ref(use, keeper.jobs.vanished.append)
-        own = OwnToken(of, (name,), said.token, said.ttl, record, renew=renew, left=grant.left)
+        own = OwnToken(of, (name,), said.token, said.ttl, record, renew=how.renew)
+        asked, held = clock.now(), Held(said.token, said.mark)
+        own.limit = asked + min(said.limit - time.time(), how.max_hold or math.inf)
+        record["ttl"] = own.ttl = ttl = own.bounded(said.ttl, asked)
+        grant = store.rewrite(name, held, ttl, record, new_token())
+        if grant is None or clock.now() >= asked + ttl:
+            return None
+        own.left = grant.left
         keeper.enter(own)
         lease = Lease(keeper, own, said.alias, grant.fence or said.fence, template)
         use.leases.append(lease)
-        keeper.granted(own, asked + said.ttl)
+        keeper.granted(own, asked + ttl)
         note_event(store, "adopted", said.name, record)
         return lease
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ class Handle(NamedTuple):
 
     ``alias`` is that of the store; ``name`` has its `LockKeys` where they depend on the thread.
     ``mark`` is ``Owner.mark`` of the lease until somebody adopts it; ``ttl`` the seconds that it
-    lasts after that; ``slots`` the N of a permit.
+    lasts after that; ``slots`` the N of a permit. ``limit`` is when it ends at the latest, in
+    seconds since the epoch: another host's clock may differ.
     """
 
     alias: str
@@ -31,10 +33,13 @@ class Handle(NamedTuple):
     mark: str
     ttl: float
     slots: int | None = None
+    limit: float = math.inf
 
     def __str__(self) -> str:
-        key = kept_key(self.name)
-        said = [*self] if key is None else [*self, key]
+        said = [*self[:-1], kept_key(self.name), self.limit]
+        # The last two are left out where they say nothing.
+        while said[-1] in (None, math.inf) and len(said) > len(self) - 1:
+            said.pop()
         text = json.dumps(said, separators=(",", ":"), ensure_ascii=False)
         return f"{VERSION}.{urlsafe_b64encode(text.encode()).decode().rstrip('=')}"
 
@@ -54,12 +59,13 @@ def read_handle(handle: Any) -> Handle:
         raise ValueError(f"the handle has version {version}, not {VERSION}: update django-tasklock")
     try:
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        alias, name, token, fence, mark, ttl, slots, *kept = said
-        texts = [alias, name, token, mark, *kept]
+        alias, name, token, fence, mark, ttl, slots, *more = said
+        key, limit = more + [None, math.inf][len(more) :]
+        texts = [alias, name, token, mark, key or ""]
         if (
             version == VERSION
             and {type(text) for text in texts} == {str}
-            and len(kept) <= 1
+            and type(limit) is float
             and alias
             and is_name(name)
             and is_token(token)
@@ -67,10 +73,10 @@ def read_handle(handle: Any) -> Handle:
             and mark.startswith(DETACHED)
             and is_token(mark.removeprefix(DETACHED))
         ):
-            if kept:
-                name = LockKeys(name, alias, kept[0].encode(), of_all=False)
+            if key:
+                name = LockKeys(name, alias, key.encode(), of_all=False)
             slots = None if slots is None else checked_slots(slots)
-            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots)
+            return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots, limit)
     except (ValueError, TypeError, RecursionError):
         pass
     raise ValueError("a handle must be the str that lease.detach() returned, and all of it")

@@ -56,7 +56,7 @@ class Handing(Step):
         if not _is_of(handle.name, handle.slots, *message.named):
             return None
         owner, template = run.use.record(), task.naming.template
-        lease = task.locks.try_adopt(str(handle), run.use, owner, task.lock_renew, template)
+        lease = task.locks.try_adopt(str(handle), run.use, owner, task.how(), template)
         ttl = task.locks.store.settings.ttl if task.lock_ttl is None else task.lock_ttl
         if lease is not None and not task.lock_renew and lease.ttl < ttl:
             lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.

@@ -81,6 +81,10 @@ class TaskOptions(WorkerTask):
     #: bool
     #: Renew the lease for as long as the body runs.
     lock_renew: ClassVar[Annotated[bool, arguments.checked_flag]] = True
+    #: float, seconds, or None
+    #: How long a run holds the lock at most, also with `lock_renew`: then
+    #: [its lease is lost](#attempts). None: no limit.
+    lock_max_hold: ClassVar[TtlOrNone] = None
     #: float, seconds
     #: How long the lock [stays taken](../howto/cooling.md) from its acquire, however short the run.
     #: A run that goes on, as in a retry, releases its lock at once all the same.
@@ -166,7 +170,7 @@ class TaskOptions(WorkerTask):
         return How(
             self.lock_store, self.lock_ttl, wait, self.lock_renew, slots,
             hold_at_least=self.lock_hold_at_least, cooldown=self.lock_cooldown,
-            cooldown_after_error=self.lock_cooldown_after_error,
+            cooldown_after_error=self.lock_cooldown_after_error, max_hold=self.lock_max_hold,
         )  # fmt: skip
 
     @cached_property

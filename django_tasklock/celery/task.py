@@ -50,6 +50,9 @@ class LockedTask(TaskOptions):
         How long a worker waits for the lock. None: for ever.
     ``lock_renew``: bool; default True.
         Renew the lease for as long as the body runs.
+    ``lock_max_hold``: float, seconds, or None; default None.
+        How long a run holds the lock at most, also with ``lock_renew``: then its lease is lost.
+        None: no limit.
     ``lock_hold_at_least``: float, seconds; default 0.
         How long the lock stays taken from its acquire, however short the run. A run that goes on,
         as in a retry, releases its lock at once all the same.

@@ -65,6 +65,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_cooldown": None}, "lock_cooldown must be a number of seconds, not NoneType: None"),
     ({"lock_cooldown_after_error": "1"}, "lock_cooldown_after_error must be a number of seconds"),
     ({"lock_slots": 1001}, "lock_slots must be a number from 1 to 1000, not 1001"),
+    ({"lock_max_hold": 0}, "lock_max_hold must be a number of seconds from 0.001 to ten"),
     ({"lock_renew": "yes"}, "lock_renew must be a bool, not str: 'yes'"),
     ({"lock_store": None}, "lock_store must be a str, not NoneType: None"),
     ({"lock_max_attempts": 0}, "lock_max_attempts must be a number of runs >= 1, not 0"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import LeaseLost
+from django_tasklock.exceptions import TooManyAttempts
 from tests.nights import by_day
 from tests.stage.brokers import RedisBroker
 from tests.stage.fixtures import need_pool, on_all_pools, on_both_brokers, shared_on_both_brokers
@@ -123,6 +124,19 @@ def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
     stage.kill(second.pid)
     third = stage.started(job, 3)
     until(lambda: stage.ledger.entries("end", run=third.run), "the end of the last run")
+    stage.assert_settled()
+
+
+@pytest.mark.stage(ttl=TTL_SECONDS)
+def test_a_job_that_always_works_for_longer_than_max_hold_is_given_up(stage: Stage) -> None:
+    """Each run starts over, and counts as one that has died."""
+    stage.worker()
+    job, result, _ = stage.begin("limited", {"seconds": 2.5, "check": True})
+    with pytest.raises(TooManyAttempts):
+        result.get(timeout=60)
+    assert len(stage.ledger.entries("start", job=job)) == 2
+    assert stage.row(job)[0] == "failed"
+    assert "held for longer than max_hold" in stage.workers[0].text()
     stage.assert_settled()
 
 

@@ -45,6 +45,7 @@ CONTRACT = "stores/test_store_contract.py"
 DATABASE = "stores/database/store.py"
 LEASE = "engine/test_lease.py"
 RENEWAL = "engine/test_renewal.py"
+MAX_HOLD = "engine/test_max_hold.py"
 WAITING = "engine/test_waiting.py"
 SLOTS = "engine/test_slots.py"
 HOLDS = "engine/test_slots_under_a_hold.py"
@@ -125,8 +126,20 @@ MUTANTS = [Mutant(*each) for each in (
      "(late or own.is_next(call, 0))", "own.is_next(call, 0)",
      "engine/test_interrupts.py", "test_an_interrupted_extension_ends_no_renewal"),
     ("over no later than on the server: an extension without an answer", "_engine/keeper.py",
-     "ends = clock.now() + ttl\n", "ends = math.inf\n",
+     "ends = min(clock.now() + ttl, own.limit)\n", "ends = math.inf\n",
      RENEWAL, "test_lease_that_may_be_shorter_now_is_renewed_in_time"),
+    ("no extension by the thread goes beyond max_hold", "_engine/keeper.py",
+     "own.bounded(own.ttl, started)", "own.ttl",
+     MAX_HOLD, "test_server_and_holder_agree_and_the_next_waiter_gets_the_lock_then"),
+    ("at its limit a lease is not extended any more", "_engine/keeper.py",
+     "            elif own.ends_at_limit:\n", "            elif False:\n",
+     MAX_HOLD, "test_server_and_holder_agree_and_the_next_waiter_gets_the_lock_then"),
+    ("max_hold counts from the hand-over", "_engine/acquiring.py",
+     "own.limit = (since if met is None else clock.now())", "own.limit = since",
+     MAX_HOLD, "test_it_counts_from_the_hand_over_and_not_from_the_question"),
+    ("who adopts a lease keeps its max_hold", "_engine/service.py",
+     "min(said.limit - time.time(), how.max_hold or math.inf)", "(how.max_hold or math.inf)",
+     MAX_HOLD, "test_another_process_that_adopts_it_keeps_its_limit"),
     ("an interruption between two instructions leaves no lock", "_engine/keeper.py",
      "                self.give_up(own)\n", "                pass\n",
      "engine/test_interrupts.py", "test_of_a_block_that_has_the_lease"),
