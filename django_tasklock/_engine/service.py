@@ -67,6 +67,7 @@ class LockOptions(AcquireOptions, total=False):
 
     store: str
     reentrant: bool
+    exclusive: bool
     cooldown: float
     cooldown_after_error: float
 
