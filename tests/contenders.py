@@ -115,6 +115,20 @@ def permits(ledger: Ledger, chance: Random) -> None:
         time.sleep(chance.uniform(0, 3 * WORK_SECONDS))
 
 
+def readers(ledger: Ledger, chance: Random) -> None:
+    """Every fourth is the writer, which is at work in the place of all readers."""
+    if chance.random() < 0.75:
+        permits(ledger, chance)
+        return
+    with lock(NAME, ttl=TTL_SECONDS, wait=None, slots=SLOTS, exclusive=True) as lease:
+        keys = [f"{NAME}#{slot}/{slot}" for slot in range(1, SLOTS + 1)]
+        for key in keys:
+            ledger.write("E", key, lease.fence)
+        time.sleep(chance.uniform(0, WORK_SECONDS))
+        for key in keys:
+            ledger.write("L", key, lease.fence)
+
+
 def several(ledger: Ledger, chance: Random) -> None:
     names, asked = chance.sample(NAMES, chance.randint(2, 4)), time.monotonic()
     with lock(names, ttl=TTL_SECONDS, wait=None) as leases, ledger.inside(asked, *leases):
@@ -162,6 +176,7 @@ KINDS: dict[str, Turn] = {
     "plain": plain,
     "asking": asking,
     "permits": permits,
+    "readers": readers,
     "several": several,
     "reentrant": reentrant,
     "cooling": cooling,

@@ -67,6 +67,7 @@ class How:
     cooldown: float = 0
     cooldown_after_error: float = 0
     max_hold: float | None = None
+    exclusive: bool = False
     cooling: CoolingTimes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -84,6 +85,8 @@ class How:
             checked_flag(self.renew, "renew")
         if self.reentrant is not False:
             checked_flag(self.reentrant, "reentrant")
+        if self.exclusive is not False:
+            checked_flag(self.exclusive, "exclusive")
         if type(self.slots) is not int or self.slots != 1:
             checked_slots(self.slots)
         times = self.hold_at_least, self.cooldown, self.cooldown_after_error

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 from weakref import ref
 
-from .._values.arguments import check_known, checked_several, checked_template
+from .._values.arguments import check_known, checked_name, checked_several, checked_template
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import signature_of
+from .._values.slots import permit_names
 from ..exceptions import LockNotAcquired
+from ..stores import stores
 from .acquiring import Acquiring, How, acquire_all, is_own
 from .aio import drive, finish
 from .decorator import Around, P, R, SkippingDecorator, refuse
@@ -60,8 +63,11 @@ def lock(
         renew: extend the lease for as long as the block runs. True by default.
         store: an alias of the setting.
         slots: how many may hold the lock at once, from 1 to 1000. Above 1, each of them holds a
-            permit, ``NAME#1`` to ``NAME#N``. A permit is a lock of its own, and nobody holds the
-            lock ``NAME`` itself. Each caller takes one of its own first N.
+            permit, ``NAME#1`` to ``NAME#N``, which is a lock of its own. Each caller takes one of
+            its own first N. While anything holds the lock ``NAME`` itself, no permit is granted.
+        exclusive: with ``slots``: a writer, beside readers that hold a permit each. It takes the
+            lock ``NAME``, which keeps newcomers out, and then all permits as they come free. The
+            block gets the lease of ``NAME``.
         reentrant: the thread, greenlet or asyncio task that holds the lock may take it again. The
             inner block gets the lease as it is, whatever its own ``ttl``, ``wait``, ``renew`` and
             ``max_hold`` say. The outermost block releases.
@@ -117,6 +123,8 @@ class LockContext(Generic[Held]):
         self._how = How(**options)
         if several and self._how.slots > 1:
             raise ValueError("slots must be 1 with several names: they are held all or none")
+        if self._how.exclusive and self._how.slots == 1:
+            raise ValueError("exclusive=True needs the slots that the others have, such as slots=8")
         if on_conflict not in ("raise", "skip"):
             raise ValueError(f'on_conflict must be "raise" or "skip", not {on_conflict!r}')
         self.name = self._names if several else name
@@ -231,44 +239,57 @@ class Block(Use):
         several = isinstance(self.name, list | tuple)
         leases = self._shared() if self.how.reentrant else {}
         self.shared.extend(leases.values())
-        if several:
+        if several or self.how.exclusive:
             won = yield from self._acquire_all(leases)
         elif self.name in leases:
             won = leases[self.name]
         else:
             won = yield from Acquiring(self.how, self.name, self, self.template).steps()
         if isinstance(won, LockInfo):
+            hint = self.hint if self.how.slots == 1 else "by this very thread: to wait is in vain"
             own = is_own(won, self.how.store, self.strand)
             name = won.name if several else self.name
-            raise LockNotAcquired(name, won, self.hint if own else "")
+            raise LockNotAcquired(name, won, hint if own else "")
         self.has_begun = True
-        return won
+        return won[0] if self.how.exclusive else won
+
+    def _names(self) -> Sequence[str]:
+        """The locks that the block holds. Of a writer the lock itself comes first, and then all
+        permits."""
+        if self.how.exclusive:
+            return [self.name, *permit_names(checked_name(self.name), self.how.slots)]
+        return (self.name,) if isinstance(self.name, str) else self.name
 
     def _acquire_all(self, leases: dict[str, Lease]) -> Steps[Any]:
         """Acquire the locks that are not among ``leases``. Returns all, or what holds one."""
-        wanted = [name for name in self.name if name not in leases]
+        names, how = self._names(), self.how
+        templates = dict(zip(names, self.template or (), strict=False))
+        wanted = [name for name in names if name not in leases]
+        if how.exclusive:
+            how, templates = replace(how, slots=1), {self.name: self.template}
+            # Of two readers that become writers, each would wait for the permit of the other.
+            for holder in stores[how.store].find_many(wanted):
+                if holder is not None and is_own(holder, how.store, self.strand):
+                    return holder
         if wanted:
-            templates = dict(zip(self.name, self.template or (), strict=False))
-            won = yield from acquire_all(self.how, wanted, self, templates)
+            won = yield from acquire_all(how, wanted, self, templates)
             if isinstance(won, LockInfo):
                 return won
             leases = leases | won
-        return [leases[name] for name in self.name]
+        return [leases[name] for name in names]
 
     def _shared(self) -> dict[str, Lease]:
         """The leases of these locks that the blocks around this one have. Raises `LeaseLost` if
         one of them is lost."""
-        found: dict[str, Lease] = {}
-        names = (self.name,) if isinstance(self.name, str) else self.name
+        found, names = dict[str, Lease](), self._names()
         for each in _outer.get():
             other = each()
             if other is None or not other.has_begun or not self.is_beside(other):
                 continue
             for lease in (*other.leases, *other.shared):
                 name = str(lease.base_name)
-                alike = lease.store == self.how.store and (lease.slot is None) is (
-                    self.how.slots == 1
-                )
+                plain = self.how.slots == 1 or self.how.exclusive
+                alike = lease.store == self.how.store and (lease.slot is None) is plain
                 if alike and name in names and lease.is_here() and not lease.ended_well:
                     lease.assert_held()
                     found[name] = lease

@@ -69,6 +69,7 @@ class LockOptions(AcquireOptions, total=False):
 
     store: str
     reentrant: bool
+    exclusive: bool
     cooldown: float
     cooldown_after_error: float
 

@@ -8,5 +8,5 @@ Each file has ``show(crew)``, which returns a `Shown`. To add an example, add it
 here.
 """
 
-USES = ["stampede", "reentrancy", "seats", "exports", "payment", "leader"]
+USES = ["stampede", "reentrancy", "seats", "exports", "catalog", "payment", "leader"]
 """modules of this package, in the order in which they are shown"""
