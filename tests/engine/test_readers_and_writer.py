@@ -72,12 +72,12 @@ class TestTheWriter:
     def test_a_reader_that_would_become_the_writer_is_refused_at_once(
         self, store: BaseStore
     ) -> None:
-        # Given a reader, and another writer that waits for it
-        reader = read()
-        waits = writer(lambda: None)
-        # When its thread would write: each would wait for the other
-        with reader, pytest.raises(LockNotAcquired, match="by this very thread"):
-            write(wait=PATIENCE).__enter__()
+        # Given a block that reads, and another writer that waits for its end
+        with lock("prices", slots=READERS):
+            waits = writer(lambda: None)
+            # When the block would write, each of the two would wait for the other
+            with pytest.raises(LockNotAcquired, match="by this very thread"):
+                write(wait=PATIENCE).__enter__()
         # I expect it to be told so, and the other writer to have its turn
         waits.result()
 
