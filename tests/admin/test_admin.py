@@ -111,7 +111,9 @@ def test_a_page_is_of_one_store(
     words = words_of(operator.get(LIST))
     assert "video:1" in words
     assert "report:2" not in words
-    words = words_of(operator.get(LIST, {"store": "second"}))
+    page = operator.get(LIST, {"store": "second"})
+    assert f'href="{HEALTH}?store=second"' in page_of(page)
+    words = words_of(page)
     assert "Locks 1" in words
     assert "report:2" in words
     assert "video:1" not in words
