@@ -107,6 +107,12 @@ class LockChangeList(ChangeList):
                 self.states.append(state)
         return Rows([lock for lock in rows if chosen in lock.states], self.reading)
 
+    def get_results(self, request: HttpRequest) -> None:
+        # Locks go while somebody looks at the last page.
+        pages = -(-len(self.queryset) // self.list_per_page)
+        self.page_num = max(1, min(self.page_num, pages))
+        super().get_results(request)
+
 
 def _order(lock: Any) -> tuple[bool, bool, str]:
     return lock.holder is not Holder.GONE, lock.info.ttl is not None, lock.name

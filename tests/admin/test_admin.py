@@ -91,6 +91,8 @@ def test_of_very_many_the_page_reads_a_part_and_says_so(operator: Client) -> Non
     assert "Locks 1001" in words_of(page)
     assert "These are the 1,000 of 1001 locks that expire soonest." in words_of(page)
     assert len(boxes_of(page)) == 100
+    # Beyond the last page is the last page: locks go while somebody looks at them.
+    assert len(boxes_of(operator.get(LIST, {"p": "99"}))) == 100
     # A name is found all the same; a word is looked for in the part, which the page says.
     assert "1 result" in words_of(operator.get(LIST, {"q": "video:1000"}))
     words = words_of(operator.get(LIST, {"q": "transcode"}))
@@ -109,7 +111,9 @@ def test_a_page_is_of_one_store(
     words = words_of(operator.get(LIST))
     assert "video:1" in words
     assert "report:2" not in words
-    words = words_of(operator.get(LIST, {"store": "second"}))
+    page = operator.get(LIST, {"store": "second"})
+    assert f'href="{HEALTH}?store=second"' in page_of(page)
+    words = words_of(page)
     assert "Locks 1" in words
     assert "report:2" in words
     assert "video:1" not in words
