@@ -55,7 +55,7 @@ WALKS = "stores/test_redis_store.py"
 OUTAGE = "stores/test_outage.py"
 GUARDS = "top/test_guards.py"
 REDELIVERY = "celery_tasks/test_redelivery.py"
-HOLDS = "celery_tasks/test_holds.py"
+HELD_TASKS = "celery_tasks/test_holds.py"
 DEATHS = "celery_tasks/test_deaths.py"
 OUTAGES = "celery_tasks/test_outages.py"
 RETRIES = "celery_tasks/test_unique_retries.py"
@@ -311,16 +311,16 @@ MUTANTS = [Mutant(*each) for each in (
      TASKS, "test_a_message_does_not_get_another_permit_beside_its_own_run"),
     ("40: a message under a hold waits, whatever on_conflict says", "celery/run.py",
      "if won.held_by is not None and self.message.queued:", "if False:",
-     HOLDS, "test_it_waits_for_free_and_runs_when_the_hold_is_cleared"),
+     HELD_TASKS, "test_it_waits_for_free_and_runs_when_the_hold_is_cleared"),
     ("40: the time under a hold is none of lock_retry_for", "celery/requeue.py",
      "message.ours.get(REFUSED) if message.follows else None", "message.ours.get(REFUSED)",
-     HOLDS, "test_the_time_under_a_hold_is_none_of_lock_retry_for"),
+     HELD_TASKS, "test_the_time_under_a_hold_is_none_of_lock_retry_for"),
     ("40: a clear of a hold is seen soon", "celery/requeue.py",
      "hold.ttl, 0.0, HOLD_CHECK_SECONDS)", "hold.ttl, 0.0, LONGEST_DELAY_SECONDS)",
-     HOLDS, "test_it_comes_again_after_the_hold_one_after_the_other_and_sees_a_clear"),
+     HELD_TASKS, "test_it_comes_again_after_the_hold_one_after_the_other_and_sees_a_clear"),
     ("40: a run that was cleared for a hold starts over", "celery/redelivery.py",
      "holder is None or holder.held_by is not None or", "holder is None or",
-     HOLDS, "test_a_run_whose_lock_was_cleared_and_held_starts_over_after_the_hold"),
+     HELD_TASKS, "test_a_run_whose_lock_was_cleared_and_held_starts_over_after_the_hold"),
     ("a message that waits is sent before it is acknowledged", "celery/requeue.py",
      "            _publish(message, delay, ours)\n", "            pass\n",
      REQUEUES, "test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted"),
