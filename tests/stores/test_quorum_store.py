@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.cache import caches
 
-from django_tasklock import InvalidLockConfig, StoreUnavailable, lock, locks
+from django_tasklock import InvalidLockConfig, Lease, StoreUnavailable, lock, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Extension, Grant, Note, Refusal
 from django_tasklock.stores.records import FREE, Change, new_record
@@ -68,6 +68,25 @@ def refused_by(name: str) -> str | None:
     refusal = answer(name)
     assert isinstance(refusal, Refusal)
     return refusal.holder.token
+
+
+def test_a_permit_that_a_majority_has_granted_stays_if_the_lock_itself_is_taken_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the members have agreed on its fence: that is no outage."""
+    store = quorum()
+    agree, gates = store._of_one_fence, list[Lease]()
+
+    def agrees(vote: Any) -> Any:
+        monkeypatch.undo()
+        gates.append(taken("pool"))
+        return agree(vote)
+
+    monkeypatch.setattr(store, "_of_one_fence", agrees)
+    permit = taken("pool", slots=2)
+    assert holder("pool#1").fence == permit.fence
+    assert locks.acquire("pool", slots=2) is None
+    assert gates[0].release()
 
 
 def test_what_a_minority_has_is_no_lock() -> None:

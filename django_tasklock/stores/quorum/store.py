@@ -15,7 +15,7 @@ from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from .. import stores
 from ..base import BaseStore, Extension, Finding
-from ..records import FREE, KEEP, Change, Done, Entry, Held, is_note, left_of, undoing
+from ..records import ANY, FREE, KEEP, Change, Done, Entry, Held, is_note, left_of, undoing
 from .members import MOST_WAITING, Answers, Member, call_all, members_of
 from .vote import Column, Vote, entry_of, kept_for
 
@@ -165,7 +165,9 @@ class QuorumStore(BaseStore):
         fences = {entry.fence for entry in granted if entry.fence and entry.name in leases}
         if len(fences) < 2:
             return vote.made
-        again = self._tell([*vote.made], vote.changes, max(fences), self.majority)
+        # Conditions were met, and need not be any more: the gate of a permit may be held by now.
+        changes = [e._replace(expect=ANY) if e.record == KEEP else e for e in vote.changes]
+        again = self._tell([*vote.made], changes, max(fences), self.majority)
         second = Vote(vote.changes, again, self.majority)
         if not second.carried:
             self._undo(vote)
