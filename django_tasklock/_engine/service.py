@@ -67,6 +67,7 @@ class LockOptions(AcquireOptions, total=False):
 
     store: str
     reentrant: bool
+    until_commit: bool | str
     cooldown: float
     cooldown_after_error: float
 
