@@ -24,7 +24,7 @@ class TaskLockConfig(AppConfig):
         from .operators import logs
         from .operators.work import registry
 
-        register(_check_stores, TAG)
+        register(_check_settings, TAG)
         register(_check_servers, TAG, deploy=True)
         register(_check_tasks, TAG)
         logs.connect()
@@ -35,10 +35,10 @@ class TaskLockConfig(AppConfig):
 # command of ``manage.py`` has the app, and most take no lock.
 
 
-def _check_stores(**_: Any) -> list[CheckMessage]:
-    from .checks import check_stores
+def _check_settings(**_: Any) -> list[CheckMessage]:
+    from .checks import check_stores, check_views
 
-    return check_stores()
+    return check_stores() + check_views()
 
 
 def _check_servers(**_: Any) -> list[CheckMessage]:

@@ -12,6 +12,7 @@ id                      level    condition
 ``W008``                warning  two calls of the cache's KEY_FUNCTION for one name differ
 ``I001``                info     the cache ignores its errors; its locks do not
 ``W006``                warning  the module of the project's Celery app was not imported
+``W011``                warning  a view's lock ends before the transaction of its request
 ``W003``                warning  ``--deploy``: the store did not answer
 the id of the finding   warning  ``--deploy``: what `BaseStore.check` finds on the server,
                         or info  such as ``django_tasklock.eviction``
@@ -32,7 +33,10 @@ from django.conf import settings
 from django.core import checks
 from django.core.cache import BaseCache, caches
 from django.core.cache.backends import db, dummy, filebased, locmem
+from django.db import connections
+from django.urls import get_resolver
 
+from ._compat.django_database import is_unlocked_early
 from ._values.printable import printable
 from .conf import configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
@@ -43,6 +47,7 @@ Messages = list[checks.CheckMessage]
 
 # By the first letter of an id.
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+UNTIL = "Write lock_view(..., until_commit=True), or exempt the view by non_atomic_requests."
 ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."
 # What is to be said of caches that do not exclude: the id, the words behind those that name the
 # store, and the hint.
@@ -96,6 +101,21 @@ def check_app() -> Messages:
     package = module.rpartition(".")[0]
     hint = f"Import it in {package}/__init__.py: from .celery import app as celery_app"
     return [message("W006", text, hint)]
+
+
+def check_views() -> Messages:
+    """Return a warning for each view whose lock ends before the transaction that ATOMIC_REQUESTS
+    opens around all decorators. A lock below ``api_view`` of DRF is not seen."""
+    if not any(database["ATOMIC_REQUESTS"] for database in connections.settings.values()):
+        return []
+    found = set[str]()
+    with suppress(Exception):  # Django's own check reports a URLconf that cannot be imported.
+        patterns: list[Any] = list(get_resolver().url_patterns)
+        for each in patterns:
+            patterns += getattr(each, "url_patterns", ())
+            if is_unlocked_early(getattr(each, "callback", None)):
+                found.add(f"the view {each.lookup_str} releases its lock before its commit.")
+    return [message("W011", text, UNTIL) for text in sorted(found)]
 
 
 def _celery_module() -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
+from ._compat.django_database import UNTIL_COMMIT
 from ._engine.acquiring import How
 from ._engine.decorator import Around
 from ._engine.lock import OPTIONS, Block
@@ -61,7 +62,8 @@ def lock_view(
         outage_status: the HTTP status if the store does not answer; the view is not called then.
             None: raise `StoreUnavailable`.
         **options: those of `lock`. With ``wait`` a request waits for its turn. With ``cooldown``,
-            a view that returned anything has succeeded.
+            a view that returned anything has succeeded. With ``until_commit=True`` the lock is
+            held until the commit of ATOMIC_REQUESTS, which is around all decorators.
 
     A refusal is a line of text, or a JSON object with the key ``detail`` for a client that prefers
     JSON. Inside a DRF view it is DRF's ``Response`` with that object. The lock is held until the
@@ -94,7 +96,9 @@ def lock_view(
         locked.retry_after = retry_after
         if outage_status is not None:
             locked.answered += (StoreUnavailable,)
-        return cast("View", locked.wrapped())
+        wrapped = locked.wrapped()
+        vars(wrapped)[UNTIL_COMMIT] = how.until_commit
+        return cast("View", wrapped)
 
     return decorate
 

@@ -63,6 +63,8 @@ def blocks() -> None:
         assert_type(lease.slot, int | None)
     with lock("a", max_hold=900, hold_at_least=1, cooldown=2.5, cooldown_after_error=3):
         pass
+    with lock("a", until_commit=True), lock("b", until_commit="other") as lease:
+        assert_type(lease, Lease)
     with lock(["seat:2", "seat:1"], wait=2) as leases:
         assert_type(leases, list[Lease])
     with lock(("seat:2", "seat:1")) as leases:

@@ -18,6 +18,10 @@ from typing import Any
 from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import NO_DB_ALIAS, BaseDatabaseWrapper
 
+# What ``lock_view`` notes on a view: the database until whose commit it holds the lock, or False.
+# Decorators and ``as_view()`` hand it on.
+UNTIL_COMMIT = "_tasklock_until_commit"
+
 
 def settings_of(database: str) -> tuple[Any, ...]:
     """The settings that say which database an alias is, as they are now.
@@ -94,6 +98,34 @@ def is_in_atomic(using: str) -> bool:
     """
     blocks = transaction.get_connection(using).atomic_blocks
     return bool(blocks) and not blocks[-1]._from_testcase
+
+
+def is_until_commit(using: str) -> bool:
+    """Return whether what the caller does is committed later, at the end of an ``atomic()`` block.
+
+    Also in a ``TestCase``. Raises `TypeError` under ``set_autocommit(False)``, where Django calls
+    no hooks after a commit. Uses ``in_atomic_block`` of the connection.
+    """
+    connection = transaction.get_connection(using)
+    if not (connection.in_atomic_block or connection.get_autocommit()):
+        raise TypeError(
+            "until_commit needs atomic(): after set_autocommit(False) it sees no commit"
+        )
+    return bool(connection.in_atomic_block)
+
+
+def is_unlocked_early(view: Any) -> bool:
+    """Return whether ``lock_view`` releases a lock of the view, or of a handler of its class, while
+    the transaction around the request is still open.
+
+    Uses ``_non_atomic_requests`` of views, where Django's decorator of that name notes databases.
+    """
+    settings, exempt = connections.settings, getattr(view, "_non_atomic_requests", ())
+    around = {name for name in settings if settings[name]["ATOMIC_REQUESTS"] and name not in exempt}
+    of = getattr(view, "view_class", getattr(view, "cls", None))
+    handlers = [view, *(getattr(of, name, None) for name in dir(of))]
+    ends = {getattr(each, "__dict__", {}).get(UNTIL_COMMIT, "") for each in handlers}
+    return bool(around) and not ends <= {"", *around}
 
 
 def tables_of(rows: Any) -> int:

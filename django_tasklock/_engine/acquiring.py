@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
 
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.dispatch import Signal
 
 from .._values import clock
@@ -26,7 +27,7 @@ from .._values.owner import HELD_BY, INSIDE, Owner, place
 from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
-from ..exceptions import StoreUnavailable
+from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Refusal
@@ -53,8 +54,9 @@ CAUSES = {BY_TAKEOVER: "takeover", BY_WORKER: "worker", BY_RUN: "run"}
 class How:
     """How a lock is acquired: the options of `lock`, checked when this is made.
 
-    ``store`` is an alias, ``ttl`` None for the store's. Raises `TypeError` or `ValueError` for a
-    wrong option.
+    ``store`` is an alias, ``ttl`` None for the store's; ``until_commit`` becomes the alias of a
+    database. Raises `TypeError` or `ValueError` for a wrong option, and `InvalidLockConfig` for an
+    unknown database.
     """
 
     store: str = DEFAULT_ALIAS
@@ -68,6 +70,7 @@ class How:
     cooldown_after_error: float = 0
     max_hold: float | None = None
     exclusive: bool = False
+    until_commit: bool | str = False
     cooling: CoolingTimes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -87,11 +90,22 @@ class How:
             checked_flag(self.reentrant, "reentrant")
         if self.exclusive is not False:
             checked_flag(self.exclusive, "exclusive")
+        if self.until_commit is True:
+            self.until_commit = DEFAULT_DB_ALIAS
+        if self.until_commit is not False:
+            self.reentrant = True
+            if checked_text(self.until_commit, "until_commit") not in connections:
+                raise InvalidLockConfig(f"there is no database {self.until_commit!r}")
         if type(self.slots) is not int or self.slots != 1:
             checked_slots(self.slots)
         times = self.hold_at_least, self.cooldown, self.cooldown_after_error
         if times != (0, 0, 0):
             self.cooling = cooling_times(*times)
+
+    def refuse_async(self) -> None:
+        """Raise `TypeError` if the lock cannot be taken on an event loop."""
+        if self.until_commit:
+            raise TypeError("until_commit is for sync code: Django's transactions are not async")
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ class Around:
     """Holds a lock for each call of ``function``.
 
     ``name``: a template that the call's arguments fill, several in a tuple, or a callable that gets
-    the arguments. ``make``: makes the `Block` of a call, still without a name.
+    the arguments. ``make``: makes the `Block` of a call, still without a name; the first argument
+    is its `How`.
     """
 
     # The errors of `Block.steps` that a call answers, and does not raise.
@@ -32,10 +33,12 @@ class Around:
     reads_orm = True
 
     def __init__(
-        self, function: Any, name: Any, signature: inspect.Signature, make: Callable[..., Any]
+        self, function: Any, name: Any, signature: inspect.Signature, make: functools.partial[Any]
     ) -> None:
         self.function, self.name, self.make = function, name, make
         self.is_async = iscoroutinefunction(function) or iscoroutinefunction(_called(function))
+        if self.is_async:
+            make.args[0].refuse_async()
         self.templates: list[NameTemplate] = []
         if not callable(name):
             names = name if isinstance(name, tuple) else (name,)
@@ -56,8 +59,18 @@ class Around:
         return None
 
     def run(self, block: Any) -> Any:
-        """Call the function, which has its lock. Of an ``async`` one, return the coroutine."""
-        return self.function(*block.args, **block.kwargs)
+        """Call the function, which has its lock. Of an ``async`` one, return the coroutine.
+
+        Raises `TypeError` for a coroutine that nobody would await under the lock.
+        """
+        result = self.function(*block.args, **block.kwargs)
+        if inspect.iscoroutine(result) and not block.awaits:
+            result.close()
+            raise TypeError(
+                f"{result.__qualname__} is async, and a decorator hides that: its body would run "
+                "after the release. Put the lock below that decorator, or make the decorator async"
+            )
+        return result
 
     def call(self, args: Any, kwargs: Any) -> Any:
         """Make a call under its lock."""
@@ -73,6 +86,8 @@ class Around:
     async def acall(self, args: Any, kwargs: Any) -> Any:
         """As `call`, on an event loop."""
         block = self.make()
+        block.how.refuse_async()
+        block.awaits = True
         if self.reads_orm:
             await sync_to_async(self.prepare)(block, args, kwargs)
         else:

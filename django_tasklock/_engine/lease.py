@@ -350,6 +350,12 @@ class Use:
         """Return the owner's record of a lock that is taken here."""
         return owner_record(strand=self.strand, **self.said)
 
+    def take(self, other: Use) -> None:
+        """Have the leases of another one, which does not need them any more."""
+        for lease in other.leases:
+            lease._own.of = ref(self, lease._keeper.jobs.vanished.append)
+        self.leases, other.leases = other.leases, []
+
     def end(self, *, failed: bool) -> None:
         """Release the leases at the end of a block, the last one first, whatever becomes of others.
 
@@ -363,8 +369,8 @@ class Use:
         for lease in (*self.shared, *reversed(self.leases)):
             try:
                 if lease in self.shared:
-                    outer = lease._own.of()
-                    if not isinstance(outer, Use) or lease not in outer.leases:
+                    # In no variable: what is raised in the end refers to this frame.
+                    if lease not in getattr(lease._own.of(), "leases", ()):
                         raise LeaseLost(lease.name, "the block that held it has ended")
                     released = False
                 else:
@@ -382,7 +388,8 @@ class Use:
                 if self.who:
                     name, why = lease.base_name, printable(error)
                     logger.warning("%s could not release its lock %s now: %s", self.who, name, why)
-        self.shared, self.leases = [], []
+        self.shared.clear()
+        self.leases.clear()
         worst = lost or (None if self.who else silent)
         if worst is not None and not (failed or self.quiet):
             raise worst

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, overload
 from weakref import ref
 
+from django.db import transaction
+
+from .._compat.django_database import is_until_commit
 from .._values.arguments import check_known, checked_name, checked_several, checked_template
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import signature_of
 from .._values.slots import permit_names
-from ..exceptions import LockNotAcquired
+from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..stores import stores
 from .acquiring import Acquiring, How, acquire_all, is_own
 from .aio import drive, finish
@@ -73,18 +77,26 @@ def lock(
             ``max_hold`` say. The outermost block releases.
         max_hold: seconds after the grant at which the lease ends at the latest, however it is
             extended: it is lost then. A longer ``ttl`` is cut to it. None: no limit.
+        until_commit: in a transaction of Django's, ``atomic()``, release the lock after its commit,
+            or its rollback, and not at the end of the block. True: of the default database. A str:
+            of the database with this alias. It implies ``reentrant``; in a transaction only blocks
+            that both have the same ``until_commit`` share a lease. At its end the block extends the
+            lease once more: what is lost by then raises `LeaseLost`, what is lost later nothing.
+            Without a transaction it changes nothing.
         hold_at_least: seconds after the acquire for which the lock stays taken.
         cooldown: seconds for which the lock stays taken after a block that succeeded.
         cooldown_after_error: seconds for which it stays taken after a block that raised an error.
 
     Of the last three the longest counts; of blocks that share a lease, those of the outermost.
+    With ``until_commit``, ``cooldown`` begins with the release.
 
     Call `lock` for each block. If several blocks share one object, an exception from a signal
     handler may leave a lock behind, at the very beginning or end of a block. If blocks of one
     thread share it that overlap, as in two generators, the second one raises `RuntimeError`; so
     does each block of that thread after such an exception.
 
-    Raises `TypeError` or `ValueError` for a wrong argument. The block or call raises:
+    Raises `TypeError` or `ValueError` for a wrong argument, and `InvalidLockConfig` for an unknown
+    database. The block or call raises:
 
     * `LockNotAcquired` if the lock is still taken after ``wait``. At once, if a block of this very
       thread or task has the lock.
@@ -92,6 +104,8 @@ def lock(
     * `LeaseLost` at its end, if the lease was lost and the block raised nothing itself. At its
       beginning, if it would share a lease that is lost.
     * `InvalidLockConfig` if the lock is to cool, and its store cannot do that.
+    * `TypeError` with ``until_commit`` on an event loop, or after ``set_autocommit(False)``; and
+      for a coroutine that a function returned which is not ``async``.
 
     With ``async with``, and over ``async def``, nothing blocks the event loop, and a waiter holds
     no thread. The lock is released, or the wait queue left, however the task ends. A ``with`` that
@@ -167,6 +181,7 @@ class LockContext(Generic[Held]):
         self._last().end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
+        self._how.refuse_async()
         block = self._new_block()
         return self._begun(block, await drive(self._how.store, block.steps(), block.drop))
 
@@ -205,10 +220,34 @@ class LockContext(Generic[Held]):
         return blocks[0]
 
 
-# The blocks with ``reentrant=True`` around this code, the innermost last. Each says of which thread
-# or task it is: a new one begins with a copy of the context that it was started in, and a forked
-# child with that of its parent.
-_outer: ContextVar[tuple[ref[Block], ...]] = ContextVar("tasklock_blocks", default=())
+# The blocks with ``reentrant=True`` around this code, the innermost last, and what is kept until a
+# commit. Each says of which thread or task it is: a new one begins with a copy of the context that
+# it was started in, and a forked child with that of its parent.
+_outer: ContextVar[tuple[ref[Block | Kept], ...]] = ContextVar("tasklock_blocks", default=())
+
+
+class Kept(Use):
+    """What a block with ``until_commit`` has acquired, until its transaction is committed.
+
+    Django's hook is all that refers to it. After a rollback, also to a savepoint, Django forgets
+    the hook: nobody needs the leases any more, and the store's thread gives them back. It is made
+    after the acquire, of which an error that was handled may keep the frames.
+    """
+
+    has_begun = quiet = True
+
+    def __init__(self, block: Block) -> None:
+        super().__init__("a transaction")
+        self.database = block.database
+        self.take(block)
+        _outer.set((*_outer.get(), ref(self)))
+        # A method: Django reads its name. At the block's beginning: what that tells Django to do
+        # after the commit comes after it.
+        transaction.on_commit(self.release, using=str(self.database))
+
+    def release(self) -> None:
+        """The hook. What is committed stays so: a lost lease is only told, by signal and log."""
+        self.end(failed=False)
 
 
 class Block(Use):
@@ -224,12 +263,19 @@ class Block(Use):
     kwargs: Any = None
     # Whether it has begun: the locks are its own, until its end.
     has_begun = False
+    # Whether it is on an event loop.
+    awaits = False
+    # What it has acquired, if that is kept until a commit.
+    kept: Sequence[Lease] = ()
     # What its error says where another block of this thread or task has the lock.
-    hint = "by this very thread; reentrant=True lets it take the lock again"
+    hint = (
+        "by this very thread; reentrant=True lets it take the lock again (until_commit=True of "
+        "both blocks, if one has it)"
+    )
 
     def __init__(self, how: How, name: Any, who: str = "", **said: Any) -> None:
         super().__init__(who, **said)
-        self.how, self.name = how, name
+        self.how, self.name, self.database = how, name, how.until_commit
         if how.reentrant:
             others = [each for each in _outer.get() if each() is not None]
             _outer.set((*others, ref(self)))
@@ -237,8 +283,11 @@ class Block(Use):
     def steps(self) -> Steps[Any]:
         """Acquire the locks. Returns the lease, or a list of them. Raises `LockNotAcquired`."""
         several = isinstance(self.name, list | tuple)
-        leases = self._shared() if self.how.reentrant else {}
-        self.shared.extend(leases.values())
+        in_transaction = isinstance(self.database, str) and is_until_commit(self.database)
+        leases = self._shared(in_transaction) if self.how.reentrant else {}
+        for lease in leases.values():
+            lease.assert_held()
+            self.shared.append(lease)
         if several or self.how.exclusive:
             won = yield from self._acquire_all(leases)
         elif self.name in leases:
@@ -250,6 +299,9 @@ class Block(Use):
             own = is_own(won, self.how.store, self.strand)
             name = won.name if several else self.name
             raise LockNotAcquired(name, won, hint if own else "")
+        if in_transaction and self.leases:
+            self.kept = Kept(self).leases
+            self.shared.extend(self.kept)
         self.has_begun = True
         return won[0] if self.how.exclusive else won
 
@@ -278,22 +330,33 @@ class Block(Use):
             leases = leases | won
         return [leases[name] for name in names]
 
-    def _shared(self) -> dict[str, Lease]:
-        """The leases of these locks that the blocks around this one have. Raises `LeaseLost` if
-        one of them is lost."""
+    def _shared(self, in_transaction: bool) -> dict[str, Lease]:
+        """The leases of these locks that the blocks around this one have; ``in_transaction``: those
+        that last until its commit."""
         found, names = dict[str, Lease](), self._names()
         for each in _outer.get():
             other = each()
             if other is None or not other.has_begun or not self.is_beside(other):
+                continue
+            if in_transaction and other.database != self.database:
                 continue
             for lease in (*other.leases, *other.shared):
                 name = str(lease.base_name)
                 plain = self.how.slots == 1 or self.how.exclusive
                 alike = lease.store == self.how.store and (lease.slot is None) is plain
                 if alike and name in names and lease.is_here() and not lease.ended_well:
-                    lease.assert_held()
                     found[name] = lease
         return found
+
+    def end(self, *, failed: bool) -> None:
+        """As `Use.end`. What is kept until a commit is not released, but must still be there."""
+        for lease in self.kept:
+            if failed:
+                lease.end_block(failed=True)  # Also after a rollback, the lock cools.
+                continue
+            with suppress(StoreUnavailable):  # By our clock it is held.
+                lease.extend()
+        super().end(failed=failed)
 
     def __enter__(self) -> Block:
         return self

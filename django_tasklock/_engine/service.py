@@ -70,6 +70,7 @@ class LockOptions(AcquireOptions, total=False):
     store: str
     reentrant: bool
     exclusive: bool
+    until_commit: bool | str
     cooldown: float
     cooldown_after_error: float
 

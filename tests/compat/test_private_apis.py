@@ -34,6 +34,7 @@ from django.contrib.admin import ModelAdmin
 from django.contrib.admin.views.main import ChangeList
 from django.core.cache import caches
 from django.core.cache.backends.redis import RedisCache as DjangoRedisCache
+from django.core.handlers.base import BaseHandler
 from django.db import connections
 from django_redis.cache import RedisCache
 from kombu import Exchange, Queue
@@ -60,6 +61,7 @@ Request: Any = untyped_request
         (TaskPool.Pool.maintain_pool, ["def maintain_pool(self"]),
         # The limit is told before the signal is sent.
         (TimeoutHandler.on_hard_timeout, ["job.handle_timeout(soft=False)", "self._trywaitkill("]),
+        (BaseHandler.make_view_atomic, ['"_non_atomic_requests"', '["ATOMIC_REQUESTS"]']),
         (ModelAdmin.changeform_view, ["self._changeform_view("]),
         (ChangeList.get_results, ["self.queryset._clone()"]),
         (ChangeList.get_queryset, ["self.filter_specs", "self.has_filters"]),

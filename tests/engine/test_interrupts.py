@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
+from django.db import transaction
 
 from django_tasklock import Lease, lock, locks
 from django_tasklock.stores import stores
@@ -109,6 +110,16 @@ class TestEveryInstruction:
         def use_it(name: str) -> None: ...
 
         assert at_every_instruction(use_it, "video:1", "use_it") > 100
+
+    @pytest.mark.django_db(transaction=True)
+    def test_of_a_block_that_lasts_until_the_commit(self) -> None:
+        made = blocks("video:1", until_commit=True)
+
+        def use_it(name: str) -> None:
+            with transaction.atomic():
+                made["work"](name)
+
+        assert at_every_instruction(use_it, "video:1", before=made["before"]) > 100
 
     @renewed_or_not
     def test_of_a_block_inside_leaves_the_outer_one_its_lease(self, renew: bool) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from celery import Celery
 from django.core.exceptions import SynchronousOnlyOperation
+from django.http import HttpRequest
 
 from django_tasklock import LeaseLost, LockNotAcquired, lock, locks
 from django_tasklock.caching import cached_once
 from django_tasklock.celery import LockedTask
 from django_tasklock.leader import lead
+from django_tasklock.tasks import locked
+from django_tasklock.views import lock_view
 from tests.inside import kept
 from tests.steps import LONG, Meanwhile, all_of, holder, taken, waiting
 from tests.waiting import until
@@ -122,6 +125,26 @@ class TestDecorator:
                 lock("report")(function)
         with pytest.raises(TypeError, match=r"OneByOne: .* Decorate the method that does the work"):
             lock("report")(OneByOne)
+
+    def test_a_decorator_that_hides_that_a_function_is_async_is_an_error_when_it_is_called(
+        self,
+    ) -> None:
+        def hides(function: Callable[..., Any]) -> Any:
+            @functools.wraps(function)
+            def called(*args: Any) -> Any:
+                return function(*args)
+
+            return called
+
+        async def work(*_: object) -> str:
+            return str(holder("video:1").name)
+
+        decorators: list[Any] = [lock("video:1"), lock_view("video:1"), locked("video:1")]
+        for decorate in decorators:
+            with pytest.raises(TypeError, match=r"work is async, .* below that decorator"):
+                decorate(hides(work))(HttpRequest())
+            assert not locks.is_locked("video:1")
+            assert asyncio.run(hides(decorate(work))(HttpRequest())) == "video:1"
 
 
 @pytest.mark.usefixtures("_store")

@@ -50,6 +50,7 @@ WAITING = "engine/test_waiting.py"
 SLOTS = "engine/test_slots.py"
 HOLDS = "engine/test_slots_under_a_hold.py"
 TAKEOVER = "engine/test_takeover.py"
+UNTIL_COMMIT = "engine/test_until_commit.py"
 QUEUE = "stores/test_queue_order.py"
 WALKS = "stores/test_redis_store.py"
 OUTAGE = "stores/test_outage.py"
@@ -103,6 +104,23 @@ MUTANTS = [Mutant(*each) for each in (
      "any(map(block.is_beside, self._blocks))", "False",
      "engine/test_lock.py",
      "test_one_object_for_two_blocks_that_overlap_in_a_thread_is_an_error"),
+    ("a lock inside a transaction lasts until the commit", "_engine/lock.py",
+     "if in_transaction and self.leases:", "if False:",
+     UNTIL_COMMIT, "test_it_is_the_commit_or_the_rollback"),
+    ("a lock inside a transaction shares none that ends before the commit", "_engine/lock.py",
+     "if in_transaction and other.database != self.database:", "if False:",
+     UNTIL_COMMIT, "test_a_plain_block_around_it_in_the_transaction_ends_too_early"),
+    ("what is lost in a transaction rolls it back", "_engine/lock.py",
+     "                lease.extend()\n", "                pass\n",
+     UNTIL_COMMIT, "test_in_the_block_it_rolls_the_transaction_back"),
+    ("after a rollback the lock is there for whoever tries again", "_engine/lock.py",
+     "kept.pop().release()", "kept.pop()",
+     UNTIL_COMMIT, "test_after_a_rollback_whoever_tries_again_gets_it_at_once"),
+    ("nothing is raised after a commit", "_engine/lock.py", "has_begun = quiet = True",
+     "has_begun = True", UNTIL_COMMIT, "test_after_the_block_it_is_told_and_nothing_is_raised"),
+    ("a body that would run after the release is refused", "_engine/decorator.py",
+     "if inspect.iscoroutine(result) and not block.awaits:", "if False:", "engine/test_lock.py",
+     "test_a_decorator_that_hides_that_a_function_is_async_is_an_error_when_it_is_called"),
     ("a holder on another host is not dead", "_values/owner.py",
      "== (here[\"host\"], here", "== (self.host, here", TAKEOVER, "test_who_is_elsewhere_keeps_it"),
     ("a holder in another time namespace is not dead", "_values/owner.py",
