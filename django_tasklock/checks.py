@@ -40,6 +40,8 @@ from .stores import stores
 from .stores.base import BaseStore
 
 Messages = list[checks.CheckMessage]
+# An id, what is wrong, and a hint.
+Found = tuple[str, object, str | None]
 
 # By the first letter of an id.
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
@@ -96,6 +98,29 @@ def check_app() -> Messages:
     package = module.rpartition(".")[0]
     hint = f"Import it in {package}/__init__.py: from .celery import app as celery_app"
     return [message("W006", text, hint)]
+
+
+def check_lock(guard: Any, how: Any, option: str) -> Iterator[Found]:
+    """Yield what is wrong with a task's guard, and with how it takes its lock. ``option``: what it
+    calls its store."""
+    if guard is not None:
+        try:
+            if problem := guard.field_trouble():
+                yield "E005", problem, None
+        except InvalidLockConfig as wrong:  # Of its model or its fields.
+            yield "E003", wrong, "Correct the guard; or add the field to the model, and migrate."
+    if how.store not in (configured := configured_stores()):
+        known = ", ".join(map(repr, configured)) or "no alias"
+        hint = f"Correct {option}, or add the store to TASKLOCK, which has {known}."
+        yield "E004", f"there is no lock store {how.store!r}", hint
+        return
+    with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
+        store = stores[how.store]
+        try:
+            if how.cooling is not None:
+                how.cooling.check(store)
+        except InvalidLockConfig as wrong:
+            yield "E006", wrong, None
 
 
 def _celery_module() -> str | None:
