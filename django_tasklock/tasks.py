@@ -99,8 +99,8 @@ def locked(
     type checker knows that callers do not pass it. A function that gets the task's context has its
     task id recorded as the owner's. ``async def`` may be decorated too.
 
-    Raises `InvalidLockConfig`, which names the task, for a wrong argument or function. A run raises
-    what the function raises, and:
+    Raises `InvalidLockConfig`, which names the task, for a wrong argument, and `TypeError` for what
+    is no function. A run raises what the function raises, and:
 
     * `LeaseLost` if its lease was lost, and the guard's row cannot show that its result counts.
     * `StatusConflict` if somebody else has changed the row.
@@ -108,12 +108,15 @@ def locked(
     """
 
     def decorate(function: Function) -> Function:
+        if not inspect.isroutine(function):
+            raise TypeError(f"@locked must decorate a function, below @task(), not {function!r}")
+        path = f"{function.__module__}.{function.__qualname__}"
         try:
-            task = _LockedTask(function, name, guard, unique_for, options)
+            task = _LockedTask(function, path, name, guard, unique_for, options)
             if on_conflict not in ("skip", "raise"):
                 raise ValueError(f'on_conflict must be "skip" or "raise", not {on_conflict!r}')
         except (TypeError, ValueError) as error:
-            raise InvalidLockConfig(f"task {_path(function)}: {error}") from error
+            raise InvalidLockConfig(f"task {path}: {error}") from error
         task.answered = (LockNotAcquired,) if on_conflict == "skip" else ()
         wrapper: Any = task.wrapped()
         wrapper.__signature__, wrapper.tasklock = task.signature, task
@@ -188,21 +191,25 @@ def check_locked() -> list[Any]:
 class _LockedTask(Around):
     """A task's function under a lock, and with the row of its guard, if there is one."""
 
-    def __init__(self, function: Any, name: Any, guard: Any, unique_for: Any, options: Any) -> None:
+    def __init__(
+        self, function: Any, path: str, name: Any, guard: Any, unique_for: Any, options: Any
+    ) -> None:
         self.signature, self.takes_lease = _signature(function)
         check_known("locked", options, LockedOptions.__annotations__)
         if not callable(name):
             checked_template(name)
         self.how = How(**{"renew": True} | options)
         super().__init__(function, name, self.signature, partial(_Run, self.how, None, "a task"))
-        self.task, self.guard = _path(function), guard
+        self.task, self.guard = path, guard
         self.unique_for = checked_ttl(unique_for, "unique_for")
         if not isinstance(guard, StatusGuard | None):
             raise ValueError(f"guard must be a StatusGuard or None, not {guard!r}")
         if guard is not None:
             check_argument("guard", guard.pk, self.signature)
             if self.how.slots != 1:
-                raise ValueError("its guard needs a lock that one run at a time holds: no slots")
+                raise ValueError(
+                    "a guard needs a lock that one run at a time holds: leave out slots"
+                )
         _tasks.add(self)
 
     def prepare(self, run: _Run, args: Any, kwargs: Any) -> None:
@@ -314,16 +321,8 @@ async def _finish(call: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.shield(sync_to_async(call)(*args))
 
 
-def _path(function: Any) -> str:
-    """Return what a task is called in messages; ``function``: also a task that was made of it."""
-    function = getattr(function, "func", function)
-    return f"{function.__module__}.{getattr(function, '__qualname__', function)}"
-
-
 def _signature(function: Any) -> tuple[inspect.Signature, bool]:
     """Return the signature that callers see, and whether the function gets the lease as well."""
-    if not inspect.isroutine(function):
-        raise TypeError(f"@locked must decorate a function, below @task(), not {function!r}")
     if is_generator(function):
         raise TypeError(f"@locked cannot decorate the generator {function.__qualname__}")
     signature = signature_of(function)
