@@ -179,18 +179,24 @@ def test_a_call_that_cannot_be_enqueued_leaves_no_reservation() -> None:
 
 
 def test_a_call_that_meets_an_outage_is_not_enqueued_and_leaves_no_reservation(
-    use_redis: UseRedis, cut_proxy: CutProxy
+    use_redis: UseRedis, cut_proxy: CutProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_redis(cut_proxy.url)
     sync = task()
-    stores["default"].unreserve("warm", "")  # The server knows the script from now on, and runs it.
-    # The store has reserved it, and its answer is lost, as are those of all that come after
-    cut_proxy.drop_reply(to=b"account:7", times=99)
+    reserve = stores["default"].reserve
+
+    def reserved_unseen(*args: Any, **options: Any) -> Any:
+        assert reserve(*args, **options) is None
+        gone(cut_proxy)
+        return reserve(*args, **options)
+
+    monkeypatch.setattr(stores["default"], "reserve", reserved_unseen)
     with pytest.raises(StoreUnavailable):
         enqueue_once(sync, 7)
     assert sync.queue == []
-    cut_proxy.drop_reply(times=0)
+    cut_proxy.accept()
     until(lambda: not reserved())
+    monkeypatch.undo()
     # Nor does one fail that is enqueued, when its id cannot be written any more
     sync.meanwhile = lambda: gone(cut_proxy)
     assert enqueue_once(sync, 7) is sync.queue[0]
@@ -228,7 +234,7 @@ def test_the_senders_name_is_the_runs_and_a_sender_has_no_context() -> None:
         with pytest.raises((ValueError, TypeError, AttributeError), match="NoContextBeforeTheRun"):
             enqueue_once(own, 7)
     with pytest.raises(TypeError):
-        enqueue_once(Task(locked(lambda account: account)(sync)), 7, 8)
+        enqueue_once(Task(locked(lambda context, account: account)(sync)), 7, 8)
     assert reserved() == []
 
 
