@@ -44,6 +44,8 @@ from .stores import stores
 from .stores.base import BaseStore
 
 Messages = list[checks.CheckMessage]
+# An id, what is wrong, and a hint.
+Found = tuple[str, object, str | None]
 
 # By the first letter of an id.
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
@@ -116,6 +118,29 @@ def check_views() -> Messages:
             if is_unlocked_early(getattr(each, "callback", None)):
                 found.add(f"the view {each.lookup_str} releases its lock before its commit.")
     return [message("W011", text, UNTIL) for text in sorted(found)]
+
+
+def check_lock(guard: Any, how: Any, option: str) -> Iterator[Found]:
+    """Yield what is wrong with a task's guard, and with how it takes its lock. ``option``: what it
+    calls its store."""
+    if guard is not None:
+        try:
+            if problem := guard.field_trouble():
+                yield "E005", problem, None
+        except InvalidLockConfig as wrong:  # Of its model or its fields.
+            yield "E003", wrong, "Correct the guard; or add the field to the model, and migrate."
+    if how.store not in (configured := configured_stores()):
+        known = ", ".join(map(repr, configured)) or "no alias"
+        hint = f"Correct {option}, or add the store to TASKLOCK, which has {known}."
+        yield "E004", f"there is no lock store {how.store!r}", hint
+        return
+    with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
+        store = stores[how.store]
+        try:
+            if how.cooling is not None:
+                how.cooling.check(store)
+        except InvalidLockConfig as wrong:
+            yield "E006", wrong, None
 
 
 def _celery_module() -> str | None:

@@ -88,7 +88,8 @@ class AlreadyQueued(LockNotAcquired):
 
     def __str__(self) -> str:
         where = "is in the queue" if self.args[1] is None else "is running"
-        return f"the job {self.name!r} {where} already, as {self.task_id}"
+        which = f", as {self.task_id}" if self.task_id else ""
+        return f"the job {self.name!r} {where} already{which}"
 
 
 @dataclass(eq=False, repr=False)

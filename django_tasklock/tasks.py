@@ -1,98 +1,220 @@
-"""``@locked``: a lock and a guard for the functions of Django's tasks; on any Django."""
+"""``@locked`` and `enqueue_once`, for the functions and calls of Django's tasks; on any Django.
+
+What `enqueue_once` reserves ends when any run of the job has the lock, or is over without it. Calls
+of Django's tasks have no headers: a run does not know whether the reservation is for itself. One
+that ends too early costs one run more, and one that ended too late would lose a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.conf import settings
 
 from ._engine.acquiring import How
 from ._engine.decorator import Around
+from ._engine.keeper import keeper_of
 from ._engine.lock import Block
-from ._engine.names import bound_arguments
+from ._engine.names import bound_arguments, check_argument
+from ._engine.service import AcquireOptions
 from ._engine.skipping import SkipReason, reason_of, skipped
-from ._values.arguments import checked_template
+from ._engine.waiting import Steps
+from ._values.arguments import check_known, checked_name, checked_template, checked_ttl
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
-from .conf import DEFAULT_ALIAS
-from .exceptions import InvalidLockConfig, LockNotAcquired
+from ._values.tokens import new_token
+from .checks import check_lock, message
+from .exceptions import AlreadyQueued, InvalidLockConfig, LockNotAcquired, StoreUnavailable
 from .guards import GuardedRow, StatusGuard
+from .stores import stores
+from .stores.records import key_of
 
-__all__ = ["locked"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["aenqueue_once", "enqueue_once", "locked"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+# Begins what a job is reserved for while its result's id is not known: no backend has such an id.
+NOT_KNOWN = "?"
+
+
+class LockedOptions(AcquireOptions, total=False):
+    """The options of `locked` that `lock` has too."""
+
+    store: str
+    cooldown: float
+    cooldown_after_error: float
+
+
+class Enqueued(Protocol[P, R]):
+    """A task of Django, and the result of a call."""
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 def locked(
     name: str | Callable[..., str],
     *,
-    ttl: float | None = None,
-    wait: float | None = 0,
-    renew: bool = True,
-    store: str = DEFAULT_ALIAS,
     on_conflict: Literal["skip", "raise"] = "skip",
     guard: StatusGuard | None = None,
+    unique_for: float = 3600,
+    **options: Unpack[LockedOptions],
 ) -> Callable[[Function], Function]:
     """Hold a lock for each run of a task: ``@task()`` over ``@locked("video:{video_id}")``.
 
     Args:
         name: a template that the arguments fill, or a callable that gets them and returns the name.
-        ttl: seconds that the lease lasts. None: the store's TTL.
-        wait: seconds to wait for the lock. 0: do not wait. None: wait for ever.
-        renew: extend the lease for as long as the task runs.
-        store: an alias of the setting.
         on_conflict: what a run does that finds the lock held. "skip": it returns
             ``{"status": "skipped", "reason": "already_processing", "lock": ..., "holder": ...}``.
             The reason is "cooling_down" if the lock cools, and "held_by_operator" if ``locks.hold``
             took it. "raise": it raises `LockNotAcquired`.
         guard: claims a row before the run and finishes it after. A run whose row cannot be claimed
-            is skipped, with the reason "invalid_state".
+            is skipped, with the reason "invalid_state". Not with ``slots``.
+        unique_for: seconds for which a call of `enqueue_once` may wait, beyond its ``run_after``,
+            before another one is enqueued. An hour by default.
+        ttl: seconds that the lease lasts. None: the store's TTL.
+        wait: seconds to wait for the lock. 0, the default: do not wait. None: wait for ever.
+        renew: extend the lease for as long as the task runs. True by default.
+        store: an alias of the setting.
+        slots, hold_at_least, cooldown, cooldown_after_error: as for `lock`. A run that is skipped
+            lets no lock cool.
 
-    A function that has a keyword-only parameter ``lease`` gets the `Lease`. One that gets the
-    task's context has its task id recorded as the owner's. ``async def`` may be decorated too.
+    A function that has a keyword-only parameter ``lease`` gets the `Lease`; with the default None a
+    type checker knows that callers do not pass it. A function that gets the task's context has its
+    task id recorded as the owner's. ``async def`` may be decorated too.
 
-    Raises `TypeError` or `ValueError` for a wrong argument, and `InvalidLockConfig` for a guard
-    whose key is no argument of the function. A run raises what the function raises, and:
+    Raises `InvalidLockConfig`, which names the task, for a wrong argument, and `TypeError` for what
+    is no function. A run raises what the function raises, and:
 
     * `LeaseLost` if its lease was lost, and the guard's row cannot show that its result counts.
     * `StatusConflict` if somebody else has changed the row.
     * `StoreUnavailable` if the store does not answer before the function is called.
     """
-    if not callable(name):
-        checked_template(name)
-    how = How(store, ttl, wait, renew)
-    if on_conflict not in ("skip", "raise"):
-        raise ValueError(f'on_conflict must be "skip" or "raise", not {on_conflict!r}')
-    if not isinstance(guard, StatusGuard | None):
-        raise InvalidLockConfig(f"guard must be a StatusGuard or None, not {guard!r}")
 
     def decorate(function: Function) -> Function:
-        task = _LockedTask(function, name, how, guard)
+        if not inspect.isroutine(function):
+            raise TypeError(f"@locked must decorate a function, below @task(), not {function!r}")
+        path = f"{function.__module__}.{function.__qualname__}"
+        try:
+            task = _LockedTask(function, path, name, guard, unique_for, options)
+            if on_conflict not in ("skip", "raise"):
+                raise ValueError(f'on_conflict must be "skip" or "raise", not {on_conflict!r}')
+        except (TypeError, ValueError) as error:
+            raise InvalidLockConfig(f"task {path}: {error}") from error
         task.answered = (LockNotAcquired,) if on_conflict == "skip" else ()
         wrapper: Any = task.wrapped()
-        wrapper.__signature__ = task.signature
+        wrapper.__signature__, wrapper.tasklock = task.signature, task
         return cast("Function", wrapper)
 
     return decorate
 
 
+def enqueue_once(task: Enqueued[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Enqueue a call of a task, unless one with the same lock waits already.
+
+    ``task`` is a task of Django, ``@task()`` over ``@locked(...)``, also one with other options, as
+    ``task.using(run_after=...)``; then come the call's arguments. Once a run has the lock, the next
+    call is enqueued. Returns the ``TaskResult``: the new one, or that of the task that waits.
+
+    Raises `AlreadyQueued` instead if the task's backend cannot find the result of the one that
+    waits. Raises `StoreUnavailable`, `TypeError` for a task of another kind, what the making of the
+    lock's name raises, and what ``task.enqueue`` does: then nothing is enqueued.
+    """
+    asked: Any = task
+    job = getattr(getattr(asked, "func", None), "tasklock", None)
+    if not isinstance(job, _LockedTask):
+        raise TypeError(f"enqueue_once() takes a task, @task() over @locked(...), not {task!r}")
+    run, ttl, after = job.make(), job.unique_for, asked.run_after
+    job.prepare(run, (NoContextBeforeTheRun(), *args) if asked.takes_context else args, kwargs)
+    if after is not None:
+        ttl += max(0.0, (after - datetime.now(after.tzinfo)).total_seconds())
+    store, text = stores[run.how.store], f"{NOT_KNOWN}{new_token()}"
+    try:
+        if (waiting := _reserve(asked, run, text, ttl)) is not None:
+            return cast("R", waiting)
+        result: Any = asked.enqueue(*args, **kwargs)
+    except AlreadyQueued:
+        raise
+    except BaseException:
+        # At once, for the caller's next attempt; and if the store does not answer, later.
+        with suppress(StoreUnavailable):
+            store.unreserve(run.key, text)
+        keeper_of(store).unreserve_later(run.key, text, ttl)
+        raise
+    names: dict[str | None, str] = {text: str(result.id)}
+    with suppress(StoreUnavailable):  # It is enqueued all the same.
+        # Only if its run has not ended the reservation.
+        store.update_note(run.key, names.get, ttl, seen=text)
+    return cast("R", result)
+
+
+async def aenqueue_once(task: Enqueued[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """`enqueue_once`, to be awaited."""
+    return await sync_to_async(enqueue_once)(task, *args, **kwargs)
+
+
+def check_locked() -> list[Any]:
+    """Return the messages of the system check of the functions under `locked` that are imported by
+    now. If the project has the setting TASKS, the modules ``tasks`` of its apps are imported."""
+    messages = []
+    has_tasks = settings.is_overridden("TASKS")  # type: ignore[misc]
+    for app in apps.get_app_configs() if has_tasks else ():
+        try:
+            import_module(f"{app.name}.tasks")
+        except InvalidLockConfig as error:
+            messages.append(message("E007", error))
+        except Exception:
+            pass  # There is none; or whoever imports it says why it cannot be imported.
+    with suppress(InvalidLockConfig):  # The check of the stores reports it.
+        for task in list(_tasks):
+            for identity, what, hint in check_lock(task.guard, task.how, "store"):
+                messages.append(message(identity, f"task {task.task}: {what}", hint))
+    return messages
+
+
 class _LockedTask(Around):
     """A task's function under a lock, and with the row of its guard, if there is one."""
 
-    def __init__(self, function: Any, name: Any, how: How, guard: StatusGuard | None) -> None:
+    def __init__(
+        self, function: Any, path: str, name: Any, guard: Any, unique_for: Any, options: Any
+    ) -> None:
         self.signature, self.takes_lease = _signature(function)
-        super().__init__(function, name, self.signature, partial(_Run, how, None, "a task"))
-        self.task, self.guard = f"{function.__module__}.{function.__qualname__}", guard
-        anything = any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
-        if guard is not None and guard.pk not in self.signature.parameters and not anything:
-            raise InvalidLockConfig(f"the guard's pk {guard.pk!r} must be an argument of the task")
+        check_known("locked", options, LockedOptions.__annotations__)
+        if not callable(name):
+            checked_template(name)
+        self.how = How(**{"renew": True} | options)
+        super().__init__(function, name, self.signature, partial(_Run, self.how, None, "a task"))
+        self.task, self.guard = path, guard
+        self.unique_for = checked_ttl(unique_for, "unique_for")
+        if not isinstance(guard, StatusGuard | None):
+            raise ValueError(f"guard must be a StatusGuard or None, not {guard!r}")
+        if guard is not None:
+            check_argument("guard", guard.pk, self.signature)
+            if self.how.slots != 1:
+                raise ValueError(
+                    "a guard needs a lock that one run at a time holds: leave out slots"
+                )
+        _tasks.add(self)
 
     def prepare(self, run: _Run, args: Any, kwargs: Any) -> None:
         super().prepare(run, args, kwargs)
+        run.key, run.lasts = key_of(self.task, checked_name(run.name)), self.unique_for
         run.template = run.template or f"{self.task}:{{lock_name}}"
         arguments = bound_arguments(self.signature, args, kwargs)
         task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
@@ -131,15 +253,67 @@ class _LockedTask(Around):
             raise
 
 
+# Those of this process: the system check looks at them.
+_tasks: WeakSet[_LockedTask] = WeakSet()
+
+
 class _Run(Block):
     """The lock of one run of a task, and its row."""
 
     hint = ""
     row: GuardedRow | None = None
+    # Of the reservation of its job, which lasts for so many seconds.
+    key, lasts = "", 0.0
+
+    def steps(self) -> Steps[Any]:
+        """As those of a `Block`; and the reservation ends when the run has the lock, or is over."""
+        try:
+            won = yield from super().steps()
+            self.unreserve()
+            return won
+        except LockNotAcquired:
+            # A refused call relies on a run that starts after it: the lock may be free by now.
+            if not self.unreserve():
+                raise
+            self.how = replace(self.how, wait=0)
+            return (yield from super().steps())
+        except BaseException:
+            self.drop()  # It may have the lock.
+            keeper_of(stores[self.how.store]).unreserve_later(self.key, None, self.lasts)
+            raise
+
+    def unreserve(self) -> bool:
+        """End the reservation, whoever made it and whatever it says by now. Returns False if there
+        is none."""
+        store = stores[self.how.store]
+        return store.get_note(self.key) is not None and store.unreserve(self.key, None)
 
     def skip(self, reason: SkipReason, holder: Owner | None = None) -> dict[str, Any]:
         """Return the marker of a run that is skipped."""
+        for lease in self.leases:
+            lease.cool(None)  # Nothing was done under it.
         return skipped(self.how.store, self.name, reason=reason, holder=holder, **self.said)
+
+
+class NoContextBeforeTheRun:
+    """In the place of a task's context: the error of a name that reads it says what this is."""
+
+
+def _reserve(task: Any, run: _Run, text: str, ttl: float) -> Any:
+    """Reserve the job of a run. Returns None, or the result of the task that waits already. Raises
+    `AlreadyQueued` if that is not found, and `StoreUnavailable`."""
+    over = ""
+    while other := stores[run.how.store].reserve(run.key, text, ttl, over=over):
+        over = str(other)
+        try:
+            result = task.get_result(over)
+        except Exception as error:  # Each backend has its own, and some know no results.
+            task_id = None if over.startswith(NOT_KNOWN) else over
+            raise AlreadyQueued(str(run.name), None, task_id) from error
+        if not result.is_finished:
+            return result
+        # Its run could not end the reservation: the store did not answer.
+    return None
 
 
 async def _finish(call: Callable[..., Any], *args: Any) -> Any:
@@ -149,8 +323,6 @@ async def _finish(call: Callable[..., Any], *args: Any) -> Any:
 
 def _signature(function: Any) -> tuple[inspect.Signature, bool]:
     """Return the signature that callers see, and whether the function gets the lease as well."""
-    if not inspect.isroutine(function):
-        raise TypeError(f"@locked must decorate a function, below @task(), not {function!r}")
     if is_generator(function):
         raise TypeError(f"@locked cannot decorate the generator {function.__qualname__}")
     signature = signature_of(function)

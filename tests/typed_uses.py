@@ -12,6 +12,7 @@ from typing import Any
 from celery import shared_task
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
+from django.tasks import task
 from typing_extensions import Unpack, assert_type
 
 from django_tasklock import (
@@ -37,7 +38,7 @@ from django_tasklock.celery import LockedTask, by
 from django_tasklock.guards import StatusGuard
 from django_tasklock.leader import lead
 from django_tasklock.stores.base import BaseStore
-from django_tasklock.tasks import locked
+from django_tasklock.tasks import aenqueue_once, enqueue_once, locked
 from django_tasklock.testing import (
     LocksInMemory,
     MemoryStore,
@@ -201,9 +202,16 @@ class SendMail(LockedTask):
     lock_slots = 3
 
 
-@locked("video:{video_id}", ttl=60, guard=guard)
-def video_task(video_id: int) -> str:
+@locked("video:{video_id}", ttl=60, guard=guard, hold_at_least=1, cooldown=2, unique_for=60)
+def video_task(video_id: int, *, lease: Lease | None = None) -> str:
+    assert lease
     return str(video_id)
+
+
+async def enqueued() -> None:
+    of_django = task()(video_task)
+    assert_type(enqueue_once(of_django, 5).return_value, str)
+    assert_type((await aenqueue_once(of_django, video_id=5)).return_value, str)
 
 
 @lock_view("pay:{order_id}", wait=0, status=409, retry_after=True)
@@ -242,6 +250,7 @@ def mistakes() -> None:
     lock(5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     lock("a").acquire()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     report(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    enqueue_once(task()(video_task), "5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     report_once("today", 5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     locks.acquire("a", timeout=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     locks.acquire("a", ttl="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -347,9 +347,9 @@ class Keeper:
                 self.jobs.later(partial(self._give_back, own, iter(LATER_LOOKS_SECONDS)))
         return next(looks, None) if tokens else None
 
-    def unreserve_later(self, key: str, text: str, seconds: float) -> None:
-        """Remove the note, or end the reservation, that has this text, as soon as the store answers
-        within so many seconds. Raises nothing."""
+    def unreserve_later(self, key: str, text: str | None, seconds: float) -> None:
+        """Do what the store's `unreserve` does, as soon as it answers within so many seconds.
+        Raises nothing."""
         if len(self.jobs) >= MOST_JOBS:
             return  # After an outage of many calls: they end by themselves.
         key = self.store.keyed_note(key)

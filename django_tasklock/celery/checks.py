@@ -31,7 +31,7 @@ from django.core import checks
 
 from .._compat.celery import active_apps, is_of_function, is_of_project
 from .._values.printable import printable
-from ..checks import check_app, message
+from ..checks import Found, check_app, check_lock, message
 from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
@@ -39,9 +39,6 @@ from ..stores import stores
 from .loading import all_tasks, not_loaded
 from .options import OPTIONS
 from .task import LockedTask
-
-# An id, what is wrong, and a hint.
-Found = tuple[str, object, str | None]
 
 
 def check_tasks() -> list[checks.CheckMessage]:
@@ -79,20 +76,21 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
         hint = "Correct the task. Until you do, no worker starts, and its calls raise this error."
         yield "E007", task.config_error, hint
         return
-    if task.guard is not None:
-        yield from _check_guard(task, task.guard)
+    yield from check_lock(task.guard, task.how(), "lock_store")
+    if task.guard and not (task.acks_late or task.says_acks_late):
+        what = (
+            "it has a guard and no acks_late: if its worker is killed, its message is lost, "
+            f"and its row stays {task.guard.to!r}."
+        )
+        hint = (
+            "Set acks_late=True on the task, and its message comes back. To accept the loss, "
+            "and to silence this for the task, set acks_late=False."
+        )
+        yield "W009", what, hint
     if task.lock_store not in configured:
-        known = ", ".join(map(repr, configured)) or "no alias"
-        hint = f"Correct lock_store, or add the store to TASKLOCK, which has {known}."
-        yield "E004", f"there is no lock store {task.lock_store!r}", hint
         return
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
-        try:
-            if (cooling := task.how().cooling) is not None:
-                cooling.check(store)
-        except InvalidLockConfig as wrong:
-            yield "E006", wrong, None
         alone = task.conflict.runs_beside or task.on_outage == "run"
         if alone and task.guard and not (task.guard.holds_marks and store.supports_fence):
             what = "it may run without its lock, and no fence keeps its row from the next run."
@@ -105,24 +103,6 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
         what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
         hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
         yield "W004", what, hint
-
-
-def _check_guard(task: LockedTask, guard: StatusGuard) -> Iterator[Found]:
-    try:
-        if problem := guard.field_trouble():
-            yield "E005", problem, None
-    except InvalidLockConfig as wrong:  # Of its model or its fields.
-        yield "E003", wrong, "Correct the guard; or add the field to the model, and migrate."
-    if not (task.acks_late or task.says_acks_late):
-        what = (
-            "it has a guard and no acks_late: if its worker is killed, its message is lost, "
-            f"and its row stays {guard.to!r}."
-        )
-        hint = (
-            "Set acks_late=True on the task, and its message comes back. To accept the loss, "
-            "and to silence this for the task, set acks_late=False."
-        )
-        yield "W009", what, hint
 
 
 def _check_other(task: Any) -> Iterator[Found]:

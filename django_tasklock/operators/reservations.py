@@ -10,6 +10,7 @@ from .._values.arguments import checked_name
 from ..stores import stores
 from ..stores.base import BaseStore, Reserved
 from ..stores.records import LISTED_KEY_PREFIX
+from ..stores.records import key_of as key_of
 from .clearing import Outcome
 from .logs import log_reservation_cleared
 
@@ -28,11 +29,6 @@ class QueuedJob:
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON-able values."""
         return asdict(self)
-
-
-def key_of(task: str, name: str) -> str:
-    """Return the key of a job's reservation in its store."""
-    return f"{LISTED_KEY_PREFIX}{task} {name}"
 
 
 def queued_jobs(

@@ -110,9 +110,11 @@ class Notes(Contract):
             expect = FREE if entry is None else entry.itself
         raise StoreUnavailable(self.alias, "a reservation could not be written over another one")
 
-    def unreserve(self, key: str, text: str) -> bool:
-        """End a reservation, or remove a note, if it has this text. Returns False if it has not."""
-        return self.put([Change(note_name(key), Held(note_record(text)["token"]), None)]).made
+    def unreserve(self, key: str, text: str | None) -> bool:
+        """End a reservation, or remove a note, if it has this text; None: whatever it has. Returns
+        False if it has another one, or with a text if there is none."""
+        expect = ANY if text is None else Held(note_record(text)["token"])
+        return self.put([Change(note_name(key), expect, None)]).made
 
     def reservations(self) -> Iterator[Reserved]:
         """Live reservations whose keys begin with `LISTED_KEY_PREFIX`, the soonest to end first.

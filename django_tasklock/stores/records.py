@@ -296,6 +296,12 @@ def is_listed(name: str, prefix: str) -> bool:
     return name.startswith(prefix) and is_note(name) == is_note(prefix)
 
 
+def key_of(task: str, name: str) -> str:
+    """Return the key under which a job is reserved for the message that waits: a job is a task, and
+    the name of its lock."""
+    return f"{LISTED_KEY_PREFIX}{task} {name}"
+
+
 def note_name(key: str) -> str:
     """Return the name under which a store keeps the note with this key, any text.
 

@@ -75,6 +75,7 @@ QUORUM = "stores/quorum"
 QUORUMS = "stores/test_quorum_store.py"
 CLUSTER = "stores/cluster.py"
 CLUSTERS = "stores/test_cluster_store.py"
+ONCE = "top/test_enqueue_once.py"
 
 # fmt: off
 MUTANTS = [Mutant(*each) for each in (
@@ -617,6 +618,21 @@ MUTANTS = [Mutant(*each) for each in (
     ("a skipped message tries the lock once more", "celery/unique.py",
      "            raise Again\n", "",
      UNIQUE, "test_a_skipped_message_tries_once_more_after_its_reservation"),
+    ("a run of Django's ends the reservation before its body", "tasks.py",
+     "            self.unreserve()\n            return won", "            return won",
+     ONCE, "test_the_reservation_ends_when_the_run_has_the_lock"),
+    ("a skipped run of Django's tries the lock once more", "tasks.py",
+     "            return (yield from super().steps())\n", "            raise\n",
+     ONCE, "test_a_run_that_is_not_to_run_tries_once_more_without_its_reservation"),
+    ("a run of Django's that has met an outage ends its reservation", "tasks.py",
+     "keeper_of(stores[self.how.store]).unreserve_later(self.key, None, self.lasts)", "pass",
+     ONCE, "test_a_run_that_meets_an_outage_ends_its_reservation_as_soon_as_the_store_answers"),
+    ("what cannot be enqueued leaves no reservation", "tasks.py",
+     "            store.unreserve(run.key, text)\n", "            pass\n",
+     ONCE, "test_a_call_that_cannot_be_enqueued_leaves_no_reservation"),
+    ("the reservation of a run that is over is not written again", "tasks.py",
+     "names.get, ttl", "lambda _: str(result.id), ttl",
+     ONCE, "test_a_call_that_has_run_when_it_was_enqueued_leaves_no_reservation"),
     ("a follow-up takes its note back when it starts", "celery/message.py",
      "return own | self.task.conflict.reserves(self.job, self.id, self.ours)", "return own",
      COALESCE, "test_a_call_during_the_follow_up_becomes_the_next_one"),

@@ -1,11 +1,16 @@
-"""``@locked`` on plain functions, as every Django can call them, and under ``@task()``."""
+"""``@locked`` on plain functions, as every Django can call them, and under ``@task()``.
+
+`test_enqueue_once` has its part in what waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import django
@@ -18,6 +23,8 @@ from django_tasklock.guards import StatusGuard
 from django_tasklock.tasks import locked
 from tests.app.models import Job
 from tests.conftest import UseRedis
+from tests.pages import is_documented
+from tests.projects import Project
 from tests.servers import RedisServer
 from tests.steps import LONG, holder, orphan, waiting
 from tests.waiting import PATIENCE, until
@@ -190,23 +197,71 @@ def test_an_outage_before_the_run_and_after_it(
     assert status(job) == "queued"
 
 
-def test_what_cannot_be_meant() -> None:
-    def generate(number: int) -> Any:
-        yield number
+def generate(number: int) -> Any:
+    yield number
 
+
+def take(job_id: int) -> None: ...
+
+
+def test_a_mistake_names_the_task_and_says_what_to_do() -> None:
     anything: Any = object()
-    wrong: list[tuple[type[Exception], str, str, dict[str, Any], Any]] = [
-        (ValueError, "no such parameter", "job:{number}", {}, status),
-        (InvalidLockConfig, "'job_id'", "job", {"guard": guard}, status),
-        (InvalidLockConfig, "StatusGuard", "job", {"guard": anything}, status),
-        (TypeError, "@task", "job", {}, anything),
-        (TypeError, "generator", "job:{number}", {}, generate),
-        (ValueError, "on_conflict", "job", {"on_conflict": "retry"}, status),
-        (ValueError, "ttl", "job", {"ttl": 0}, status),
+    of_guard = r"guard names the argument 'job_id', and .* \(there are: job\)"
+    wrong: list[tuple[str, str, dict[str, Any], Any]] = [
+        (r"'job:{number}' names .* \(there are: job\)", "job:{number}", {}, status),
+        (of_guard, "job", {"guard": guard}, status),
+        ("guard must be a StatusGuard or None", "job", {"guard": anything}, status),
+        ("leave out slots", "job", {"guard": guard, "slots": 2}, take),
+        ("cannot decorate the generator", "job:{number}", {}, generate),
+        ('on_conflict must be "skip" or "raise"', "job", {"on_conflict": "retry"}, status),
+        ("ttl must be a number of seconds from 0.001", "job", {"ttl": 0}, status),
+        ("unique_for must be a number of seconds from 0.001", "job", {"unique_for": 0}, status),
+        ("slots must be", "job", {"slots": 0}, status),
+        ("cooldown must be", "job", {"cooldown": -1}, status),
+        (r"locked\(\) has no option timeout: wait= is how long", "job", {"timeout": 3}, status),
+        ("no option lock_ttl: it has ttl, .*cooldown_after_error", "job", {"lock_ttl": 3}, status),
+        ("a lock's name must have", "", {}, status),
     ]
-    for error, says, name, options, function in wrong:
-        with pytest.raises(error, match=says):
+    for says, name, options, function in wrong:
+        with pytest.raises(
+            InvalidLockConfig, match=f"^task {__name__}.{function.__qualname__}: .*{says}"
+        ):
             locked(name, **options)(function)
+    with pytest.raises(TypeError, match=r"must decorate a function, below @task\(\), not <object"):
+        locked("job")(anything)
+
+
+# ------------------------------------------------------------------------------ slots, cooling
+
+
+def test_runs_hold_permits_and_the_next_one_is_skipped() -> None:
+    @locked("export:{tenant}", slots=2)
+    def export(tenant: int, depth: int, *, lease: Lease | None = None) -> Any:
+        assert lease
+        return export(tenant, depth - 1) if depth else lease.slot
+
+    skipped = {"status": "skipped", "reason": "already_processing", "lock": "export:7"}
+    assert export(7, 1) == 2
+    assert export(7, 2).items() > skipped.items()
+    with lock("export:7", slots=3):  # It shares the permits with all others.
+        assert export(7, 0) == 2
+
+
+def test_a_lock_cools_after_a_run_that_did_something() -> None:
+    def work(job_id: int) -> float:
+        return 1 / job_id
+
+    for name, options, argument, cools in [
+        ("hold", {"hold_at_least": LONG}, 1, True),
+        ("after", {"cooldown": LONG}, 1, True),
+        ("not after", {"cooldown_after_error": LONG}, 1, False),
+        ("error", {"cooldown_after_error": LONG}, 0, True),
+        ("no row", {"hold_at_least": LONG, "cooldown": LONG, "guard": guard}, -1, False),
+    ]:
+        task = locked(name.replace(" ", "-"), **options)(work)  # type: ignore[arg-type]
+        with nullcontext() if argument else pytest.raises(ZeroDivisionError):
+            task(argument)
+        assert locks.is_locked(name.replace(" ", "-")) is cools, name
 
 
 # ------------------------------------------------------------------------------ Django's backend
@@ -252,3 +307,62 @@ def test_a_task_may_raise_and_its_id_is_the_owners() -> None:
     assert in_async.enqueue(7).return_value is True
     with_context = django_tasks.with_context.enqueue(7)
     assert with_context.return_value == with_context.id
+
+
+# ------------------------------------------------------------------------------ system checks
+
+SETTINGS = """
+INSTALLED_APPS += ["django_tasklock", "videos", "broken"]
+MEMORY = "django_tasklock.stores.memory.MemoryStore"
+TASKLOCK = {"default": {"BACKEND": MEMORY}, "forgetful": {"BACKEND": "videos.stores.Forgetful"}}
+"""
+STORES = """
+from django_tasklock.stores.memory import MemoryStore
+
+class Forgetful(MemoryStore):
+    longest_ttl = 4
+"""
+TASKS = """
+from django_tasklock.guards import StatusGuard
+from django_tasklock.tasks import locked
+
+def body(pk): ...
+
+def task(name, field="username", fence=None, **options):
+    guard = StatusGuard("auth.User", field=field, source="a", to="b", done="c", fence_field=fence)
+    body.__qualname__ = name
+    return locked("user:{pk}", guard=guard, **options)(body)
+
+kept = [task("other_field", field="state"), task("small_fence", fence="last_login")]
+kept += [task("no_store", store="nowhere"), task("cools", store="forgetful", cooldown=5)]
+kept += [task("right", cooldown=5)]
+"""
+
+
+def test_the_checks_see_the_guard_and_the_store_of_each_task(tmp_path: Path) -> None:
+    # Given a project with functions under locks, in modules that nothing imports
+    project = Project(tmp_path)
+    project.run("django-admin", "startproject", "mysite", ".")
+    project.write("mysite/settings.py", SETTINGS, append=True)
+    for app in ("videos", "broken"):
+        project.write(f"{app}/__init__.py", "")
+    project.write("broken/tasks.py", "import no_such_library\n")
+    project.write("videos/tasks.py", TASKS)
+    project.write("videos/stores.py", STORES)
+    assert "no issues" in project.run("python", "manage.py", "check")
+
+    # I expect the checks to say what is wrong with each, once that setting is there
+    project.write("mysite/settings.py", "TASKS = {}\n", append=True)
+    said = project.run("python", "manage.py", "check", fails=True)
+    found = re.findall(r"django_tasklock\.(\w+)\) (task videos\.tasks\.(\w+): .*)", said)
+    for identity, text, _ in found:
+        assert is_documented(f"django_tasklock.{identity}", text), text
+    wrong = {"E003": "other_field", "E004": "no_store", "E005": "small_fence", "E006": "cools"}
+    assert {identity: name for identity, _, name in found} == wrong
+    assert said.count("(django_tasklock.") == len(wrong)
+    assert "Correct store, or add the store to TASKLOCK, which has 'default', 'forgetful'." in said
+
+    # And that one of them cannot be made
+    project.write("videos/tasks.py", 'locked("user:{id}")(body)\n', append=True)
+    said = project.run("python", "manage.py", "check", fails=True)
+    assert "E007) task videos.tasks.right: 'user:{id}' names the argument 'id'" in said
