@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import Any
 
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_shutting_down
 
 from .._engine.lease import Lease
 from .._engine.waiting import Pause, Steps, blocking
@@ -66,16 +65,3 @@ def _shut_down(**_: object) -> None:
     for request in active_requests():
         if hasattr(request, "take_back"):
             request.take_back()
-
-
-@worker_init.connect
-def _hear_of_remote_shutdowns(sender: Any, **_: object) -> None:
-    """Have a worker tell that it shuts down also where no signal of the system does: after
-    ``celery control shutdown``, or the button of Flower."""
-    from celery.bootsteps import StartStopStep
-
-    class Told(StartStopStep):
-        def close(self, _: Any) -> None:  # Before the first part of the worker stops.
-            _shut_down()
-
-    sender.app.steps["worker"].add(Told)

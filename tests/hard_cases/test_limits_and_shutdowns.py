@@ -167,11 +167,7 @@ def test_09_a_job_that_waits_for_its_lock_leaves_its_worker_free_to_shut_down(
         waits = stage.worker(pool=pool)
         result = stage.send(task, job)
         until(lambda: stage.waiting(job), "it waits for the lock")
-        if task == "early_waiting" and pool != "solo":  # As Flower's button does.
-            stage.client.control.shutdown(destination=[f"{waits.name}@hard"])
-            until(lambda: not waits.running, "its end", 10)
-        else:
-            waits.stop(signal.SIGTERM)
+        waits.stop(signal.SIGTERM)
         assert not stage.waiting(job)
         assert not holder.ready()
         stage.worker()
