@@ -25,13 +25,6 @@ HINTS = inspect.get_annotations(TaskOptions, eval_str=True)
 # Options that one call may give. The others are used by workers, which know only the task's.
 PER_CALL = ("unique_for", "on_duplicate")
 
-# Names that other packages have for what we have, with ours.
-ELSEWHERE = {
-    "timeout": "lock_ttl", "lock_timeout": "lock_ttl", "blocking_timeout": "lock_wait",
-    "lock_expiry": "unique_for, or lock_ttl for the lease", "once": "unique_while",
-    "unique_on": "lock_name",
-}  # fmt: skip
-
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_")
 
@@ -48,7 +41,7 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
         mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
         for each in (task, *mixins):
             for name, value in vars(each).items():
-                _check_attribute(name, value, own=each is task)
+                _check_attribute(name, value)
         for option in OPTIONS:
             _check_value(option, getattr(task, option))
         if inspect.getattr_static(task, "run") is not inspect.getattr_static(Task, "run"):
@@ -65,8 +58,8 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
 def check_call(task: Any, options: Mapping[str, Any]) -> None:
     """Raise `InvalidLockConfig` for options of one call that have no effect, or are wrong."""
     task.check_made()
-    # The first is kombu's, for the sending. Celery passes each stamp as an option with its name.
-    others = ("timeout", *(options.get("stamped_headers") or ()))
+    # Celery passes each stamp as an option with its name.
+    stamps = options.get("stamped_headers") or ()
     try:
         for option, value in options.items():
             if option in PER_CALL and task.unique_while is None:
@@ -78,7 +71,7 @@ def check_call(task: Any, options: Mapping[str, Any]) -> None:
                     f"{option} is an option of the task: a call may give {' and '.join(PER_CALL)}. "
                     f"Give {option} to the task's decorator or class"
                 )
-            elif option not in others:
+            elif option not in stamps:
                 _check_spelling(option)
     except (TypeError, ValueError) as error:
         raise _wrong(task, error) from error
@@ -96,12 +89,9 @@ def _check_value(option: str, value: Any) -> None:
         raise ValueError(f"{option} must be one of {', '.join(map(str, choices))}, not {value!r}")
 
 
-def _check_attribute(name: str, value: Any, *, own: bool) -> None:
+def _check_attribute(name: str, value: Any) -> None:
     # Methods and properties may have any name.
     free = callable(value) or hasattr(value, "__get__") or name.startswith("_")
-    # A word such as "timeout" may be the project's own, if it is no plain value or of a mixin.
-    plain = own and isinstance(value, int | float | str | dict | list | tuple)
-    free = free or (name in ELSEWHERE and not name.startswith(_OURS) and not plain)
     if not (free or name in OPTIONS or name in _OF_CELERY):
         _check_spelling(name, " An attribute of your own needs another name")
 
@@ -109,9 +99,9 @@ def _check_attribute(name: str, value: Any, *, own: bool) -> None:
 @lru_cache(maxsize=256)
 def _check_spelling(option: str, mend: str = "") -> None:
     """Raise `ValueError` for a name that looks like one of `OPTIONS`."""
-    meant = ELSEWHERE.get(option) or next(iter(get_close_matches(option, OPTIONS, 1, 0.75)), None)
+    meant = get_close_matches(option, OPTIONS, 1, 0.75)
     if meant:
-        raise ValueError(f"there is no option {option}; did you mean {meant}?{mend}")
+        raise ValueError(f"there is no option {option}; did you mean {meant[0]}?{mend}")
     if option.startswith(_OURS):
         known = ", ".join(OPTIONS)
         raise ValueError(f"there is no option {option}; there are {known}.{mend}")

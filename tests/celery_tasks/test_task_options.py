@@ -94,13 +94,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"onconflict": "skip"}, "there is no option onconflict; did you mean on_conflict?"),
     ({"lock_ttl_seconds": 5}, "there is no option lock_ttl_seconds; there are lock_name, lock_sl"),
     ({"debounce_interval": 5}, "there is no option debounce_interval; there are lock_name"),
-    # Of other packages
-    ({"timeout": 5}, "there is no option timeout; did you mean lock_ttl?"),
-    ({"blocking_timeout": 5}, "there is no option blocking_timeout; did you mean lock_wait?"),
-    ({"lock_timeout": None}, "there is no option lock_timeout; did you mean lock_ttl?"),
-    ({"lock_expiry": 5}, "there is no option lock_expiry; did you mean unique_for, or lock_ttl"),
-    ({"once": {"keys": []}}, "there is no option once; did you mean unique_while?"),
-    ({"unique_on": ["video"]}, "there is no option unique_on; did you mean lock_name?"),
+    ({"lock_expiry": 5}, "there is no option lock_expiry; there are lock_name"),
     ({"Strategy": "shop.bulk:strategy"}, "its own Strategy, as in celery-batches, calls it once"),
 ]  # fmt: skip
 
@@ -123,7 +117,7 @@ def test_a_wrong_option_is_an_error_when_the_task_is_made(
         {"guard": GUARD, "on_conflict": "run"},
         {"debounce": 5, "debounce_max": 5, "expires": 6},
         {"rate_limit": "5/m", "acks_late": True, "colour": "red", "page_size": 5},
-        {"timeout": object(), "_lock_ttl": 5, "lock_up": print},
+        {"_lock_ttl": 5, "lock_up": print},
         {"lock_colour": property(lambda _: "red"), "unique_url": functools.cached_property(print)},
     ],
     ids=lambda options: "-".join(options),
@@ -179,7 +173,6 @@ def test_a_wrong_class_is_refused(make: Callable[[], Any], says: str) -> None:
 
 
 def test_a_correct_class_is_accepted() -> None:
-    of(type("Mixin", (), {"timeout": 5}))  # A word of its own.
     of(run=further, lock_name=staticmethod(lambda video, how, more: "x"), guard=OTHER_GUARD)
     of(run=staticmethod(lambda video: None), lock_name="v:{video}")
     named = of(run=further, lock_name=classmethod(lambda cls, video, **_: f"v:{video}"))
@@ -282,7 +275,6 @@ WRONG_IN_A_CALL: list[tuple[dict[str, Any], str]] = [
     ({"unique_for": 0}, "unique_for must be a number of seconds from 0.001 to ten years, not 0"),
     ({"on_duplicate": None}, "on_duplicate must be one of return, raise, not None"),
     ({"unique_anywhere": 5}, "there is no option unique_anywhere; there are lock_name"),
-    ({"once": {"timeout": 5}}, "there is no option once; did you mean unique_while?"),
 ]
 
 
