@@ -17,10 +17,7 @@ from typing import Any
 from celery import Task
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from django.db.models import Model
 from django.utils.functional import cached_property
-from kombu.exceptions import EncodeError
-from kombu.serialization import dumps, loads
 
 from .._compat.celery import delays_natively
 from .._values.arguments import checked_name
@@ -88,17 +85,7 @@ class Call:
                 given = request.__dict__.get(HEADER)
             if named := named_by(self.task, given):
                 return named
-        return self.task.naming.named(*self._as_sent())
-
-    def _as_sent(self) -> Any:
-        """The arguments as the run gets them: of a tuple or an enumeration a project's function may
-        make another name than of what the serializer makes of it."""
-        if self.task.naming.calls_project:
-            serializer = self.options.get(SERIALIZER) or self.task.serializer
-            with suppress(EncodeError):  # `publish` says what to do.
-                kind, encoding, body = dumps((self.args, self.kwargs), serializer=serializer)
-                return loads(body, kind, encoding, accept={kind})
-        return self.args, self.kwargs
+        return self.task.naming.named(self.args, self.kwargs)
 
     @property
     def name(self) -> str:
@@ -127,14 +114,7 @@ class Call:
         options = self.options
         if (options.get("countdown") or options.get("eta")) and not self.eager:
             options = whole_seconds(self.task, options)
-        try:
-            return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
-        except EncodeError as error:
-            for name, value in self.task.naming.arguments_of(self.args, self.kwargs).items():
-                if isinstance(value, Model):
-                    what = f"the argument {name} is a model instance, which a message cannot hold"
-                    raise EncodeError(f"task {self.task.name}: {what}. Send its key") from error
-            raise
+        return Task.apply_async(self.task, self.args, self.kwargs, task_id=self.id, **options)
 
     def seconds_to_expiry(self) -> float:
         """Return the seconds until the message expires; infinity if it does not."""

@@ -32,8 +32,6 @@ class Naming:
     def __init__(self, task: Any) -> None:
         self.signature = signature = _signature_of_body(task)
         self._task, self._slots, name = str(task.name), task.lock_slots, task.lock_name
-        # Whether a function of the project's names the lock, or says its slots.
-        self.calls_project = callable(self._slots) or callable(name)
         # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
         self.arguments_of = partial(bound_arguments, signature)
         if isinstance(name, str):

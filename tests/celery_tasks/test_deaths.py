@@ -263,14 +263,6 @@ def test_a_message_whose_lock_was_named_by_its_row_keeps_the_name(room: Mailroom
     assert task.delay(1).id != first.id
 
 
-def test_a_function_names_the_lock_of_what_the_message_has(room: Mailroom) -> None:
-    """A tuple is a list for the run, and for whoever sends the message by name."""
-    message = room.message(
-        job=(1, 2), lock_name=lambda job, other=None: f"job:{job}".replace(" ", "")
-    )
-    assert message.ours["name"] == "job:[1,2]"
-
-
 def test_a_message_says_its_slots_only_if_they_depend_on_the_call(room: Mailroom) -> None:
     message = room.message(lock_slots=3)
     task: Any = room.app.tasks[message.task]

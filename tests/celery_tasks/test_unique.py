@@ -17,7 +17,6 @@ from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, lock
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
-from tests.app.models import Job
 from tests.celery_tasks.conftest import away, reserved_for, retries
 from tests.conftest import UseRedis
 from tests.inside import asked, kept, waits_asked_for
@@ -190,21 +189,6 @@ def test_a_sending_that_fails_leaves_no_reservation(room: Mailroom) -> None:
         task.delay(1, other=object())
     assert reserved() == []
     assert task.delay(1).id == room.take().id
-
-
-@pytest.mark.parametrize("named", ["job:{job}", lambda job, other=None: f"job:{job.pk}"])
-@pytest.mark.parametrize("unique_while", [None, "queued"])
-def test_a_model_instance_that_is_sent_is_an_error_with_what_to_send(
-    room: Mailroom, unique_while: Any, named: Any
-) -> None:
-    task = room.task(unique_while=unique_while, lock_name=named)
-    says = f"task {task.name}: the argument job is a model instance, .* Send its key$"
-    for args, kwargs in (((Job(pk=7),), {}), ((), {"job": Job(pk=7)})):
-        with pytest.raises(EncodeError, match=says):
-            task.apply_async(args, kwargs)
-    assert reserved() == room.ids() == []
-    # Pickle holds what JSON does not
-    assert task.apply_async((Job(pk=7),), serializer="pickle").id
 
 
 def test_without_the_store_nothing_is_sent_but_what_goes_on(
