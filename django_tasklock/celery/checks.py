@@ -11,8 +11,6 @@ id        level    condition
 ``E006``  error    a task's lock is to cool, and its store cannot do that
 ``E007``  error    a task cannot be made: a worker does not start, and its calls fail
 ``E008``  error    a task that is no `LockedTask` has options of ours, which nothing reads
-``W004``  warning  with renewal off, a lease ends before the task's time limit, or the task has
-                   no time limit
 ``W005``  warning  the tasks of an app cannot be imported
 ``W009``  warning  a task has a guard and no ``acks_late``
 ``W010``  warning  a guarded task may run without its lock, and its row has no fence
@@ -96,13 +94,6 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
             what = "it may run without its lock, and no fence keeps its row from the next run."
             hint = "Give its guard a BigIntegerField as fence_field, and a lock_store with fences."
             yield "W010", what, hint
-    ttl = configured[task.lock_store].ttl if task.lock_ttl is None else task.lock_ttl
-    limit = task.time_limit or task.app.conf.task_time_limit
-    if not task.lock_renew and (limit is None or ttl < limit):
-        runs = f"may run for {limit} s" if limit else "has no time limit"
-        what = f"its lease lasts {ttl:g} s and is not renewed, and the task {runs}."
-        hint = "Leave lock_renew on, or give the task a time_limit of at most lock_ttl."
-        yield "W004", what, hint
 
 
 def _check_other(task: Any) -> Iterator[Found]:

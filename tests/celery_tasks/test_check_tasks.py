@@ -80,7 +80,6 @@ task("joins", guard(filter=Q(channel__name="news")))
 task("long", guard(to="in the works for a very long time"))
 task("choice", guard("videos.Channel", to="proccessing"))
 task("no_store", None, lock_store="nowhere")
-task("no_end", None, lock_renew=False)
 task("alone", guard(), on_outage="run")
 task("beside", guard(), on_conflict="run")
 task("no_fences", guard(fence_field="fence"), on_conflict="run")
@@ -129,7 +128,6 @@ FOUND = {
     "long": ("E005", "its max_length is 20"),
     "no_base": ("E008", "no base class of it reads lock_name, on_conflict, guard: it runs without"),
     "by_class": ("E008", "no base class of it reads guard: it runs without a lock"),
-    "no_end": ("W004", "its lease lasts 60 s and is not renewed, and the task has no time limit"),
     "early": ("W009", "it has a guard and no acks_late: "),
     "made": ("W009", "it has a guard and no acks_late: "),
     "alone": ("W010", "it may run without its lock, and no fence keeps its row"),
