@@ -262,11 +262,10 @@ def when_messages_are_sought(
     monkeypatch.setattr(gone, "gone_messages", partial(answer, gone.gone_messages))
 
 
-def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
-    """Have messages be sought for so long; the name of the thread that seeks them."""
+def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have messages be sought for so long."""
     gone = import_module("django_tasklock.celery.gone_messages")
     monkeypatch.setattr(gone, "SEEK_SECONDS", seconds)
-    return str(gone.SEEKER)
 
 
 def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

@@ -15,8 +15,6 @@ from .unique import has_ended
 # How long the broker and the workers may take to say where messages are: three questions to the
 # workers, each for one second.
 SEEK_SECONDS = 5.0
-# the name of the thread that asks them
-SEEKER = "tasklock-seeker"
 
 
 def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]:
@@ -44,14 +42,10 @@ def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]
 
 def _seek_in_time(*where: Any) -> None:
     """`_seek` for `SEEK_SECONDS` at most, in a thread, since a broker may never answer: no exit
-    waits for a daemon. While one hangs no other is started."""
-    hung = [thread for thread in threading.enumerate() if thread.name == SEEKER]
-    for thread in hung:
-        thread.join(SEEK_SECONDS)
-    if not any(thread.is_alive() for thread in hung):
-        seeker = threading.Thread(target=_seek, args=where, name=SEEKER, daemon=True)
-        seeker.start()
-        seeker.join(SEEK_SECONDS)
+    waits for a daemon."""
+    seeker = threading.Thread(target=_seek, args=where, daemon=True)
+    seeker.start()
+    seeker.join(SEEK_SECONDS)
 
 
 def _seek(app: Any, ids: set[str], queues: set[str], nowhere: set[str]) -> None:
