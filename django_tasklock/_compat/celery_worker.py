@@ -7,7 +7,6 @@ in pyproject.toml) have it too.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Any
 
@@ -27,8 +26,6 @@ class WorkerRequest(Request):
     """
 
     _request_dict: dict[str, Any]
-    _args: list[Any]
-    _kwargs: dict[str, Any]
     _already_cancelled: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -84,14 +81,3 @@ def replace_dead_children(consumer: Any) -> None:
     """
     with suppress(Exception):
         consumer.pool._pool.maintain_pool()
-
-
-def open_pidfd(pid: int) -> int:
-    """A file descriptor that becomes readable when the process ``pid`` ends.
-
-    Raises `OSError` if there is no such process; or if the system has no pidfds, which Linux has
-    from 5.3 on.
-    """
-    if not hasattr(os, "pidfd_open"):
-        raise OSError("this system has no pidfds")
-    return os.pidfd_open(pid)

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import redis
 from django.core.cache.backends.base import BaseCache, default_key_func
 
-# Where the usual method `encode` of a client is defined.
-OWN_ENCODE = frozenset({"django_redis.client.default", "django_valkey.base_client"})
 # Arguments of connections whose values are classes of valkey-py.
 VALKEY_OPTIONS = frozenset({"parser_class", "retry", "credential_provider"})
 
@@ -40,9 +38,7 @@ def raw_cache(cache: Any) -> RawCache | None:
     """
     own, client = getattr(cache, "client", None), None
     if own is not None:
-        # A site's own client may have its own way to encode.
-        usual = type(own).encode.__module__ in OWN_ENCODE
-        dumps = own._serializer.dumps if usual else own.encode
+        dumps = own._serializer.dumps
         # By its name: a site's subclass counts.
         if not any(base.__name__ == "ShardClient" for base in type(own).__mro__):
             client = own.get_client(write=True)

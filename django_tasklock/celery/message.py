@@ -156,18 +156,15 @@ class Message:
     def sent(self) -> float | None:
         """When this try was sent, in seconds since the epoch by the sender's clock; None if the
         sender does not know the task's class."""
-        sent = self.ours.get("sent")
-        return float(sent) if isinstance(sent, int | float) else None
+        return self.ours.get("sent")
 
     @property
     def refused_since(self) -> float | None:
         """When a holder of the lock first refused this try, in seconds since the epoch. None if it
         was not refused, or was requeued because of an outage after that."""
-        match self.ours.get(REFUSED):
-            # A retry that Celery sends for a dead child has the headers of the try before.
-            case [int() | float() as since, retries] if retries == (self.request.retries or 0):
-                return float(since)
-        return None
+        since, retries = self.ours.get(REFUSED) or (None, 0)
+        # A retry that Celery sends for a dead child has the headers of the try before.
+        return since if retries == (self.request.retries or 0) else None
 
     @property
     def follows(self) -> bool:

@@ -67,8 +67,7 @@ class Unique(Step):
         if not _concerns(call):
             return go()
         # A retry has it in its headers.
-        own = options["headers"].get(UNIQUE_FOR)
-        seconds = own if isinstance(own, int | float) and own > 0 else task.unique_for
+        seconds = options["headers"].get(UNIQUE_FOR, task.unique_for)
         ttl = waiting_seconds(task, options) + seconds
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
         key, other = key_of(task.name, call.name), None
