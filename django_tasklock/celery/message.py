@@ -84,9 +84,8 @@ class Message:
             args, kwargs = request.args or (), request.kwargs or {}
         self.args, self.kwargs = args, kwargs
         self.ours: dict[str, Any] = ours if self.own and isinstance(ours, dict) else {}
-        count = headers.get("x-delivery-count")
         # How often a quorum queue of RabbitMQ has delivered the message before.
-        self.deliveries = count if type(count) is int else 0
+        self.deliveries: int = headers.get("x-delivery-count") or 0
         marked = self.ours.get("copy") or (request.delivery_info or {}).get("redelivered")
         counts, again = self.origin is Origin.LATE, self.queued and bool(marked)
         self.attempts = Attempts(task.locks, request, self.ours, counts=counts, again=again)
@@ -151,12 +150,6 @@ class Message:
         """Return a whole number that is in the header of ours; 0 if there is none."""
         number = self.ours.get(what)
         return number if type(number) is int else 0
-
-    @property
-    def sent(self) -> float | None:
-        """When this try was sent, in seconds since the epoch by the sender's clock; None if the
-        sender does not know the task's class."""
-        return self.ours.get("sent")
 
     @property
     def refused_since(self) -> float | None:

@@ -41,7 +41,7 @@ class Redelivery(Step):
             return
         note = attempts.read()
         known = note.says != "went on" and message.keeps_results
-        state = state_of(message.task, message.id, message.sent) if known else None
+        state = state_of(message.task, message.id, message.ours.get("sent")) if known else None
         match note.says, state:
             case "went on", _:
                 # What it sent has the same task id, and needs what is reserved.
@@ -90,7 +90,8 @@ class Redelivery(Step):
             if not run.use.note_kept or attempts.change(1):
                 return
             attempts.counted = 0
-            if message.sent is not None and not message.follows:
+            # A sender that does not know the task's class does not say when it has sent it.
+            if "sent" in message.ours and not message.follows:
                 # Another note was there: this delivery is not marked, and comes after its
                 # redelivery. A worker had it all the time, until its ETA or behind a long task.
                 attempts.again = True

@@ -46,12 +46,9 @@ HOLD_CHECK_SECONDS = 10.0
 # What Celery tells a run of the options of its call, and does not send again by itself. What the
 # events and the worker show of the arguments is among it: the caller may hide some.
 SAID = ("argsrepr", "kwargsrepr", "compression", "ignore_result")
-# The headers that RabbitMQ adds. A message that is sent anew must not have them: it would count as
-# delivered, and RabbitMQ drops a message that seems to go round between two queues.
-BROKERS_OWN = frozenset(
-    {"x-delivery-count", "x-acquired-count", "x-death"}
-    | {f"x-{a}-death-{b}" for a in ("first", "last") for b in ("exchange", "queue", "reason")}
-)
+# How the headers begin that RabbitMQ adds. A message that is sent anew must not have them: it would
+# count as delivered, and RabbitMQ drops a message that seems to go round between two queues.
+BROKERS_OWN = "x-delivery-count", "x-acquired-count", "x-death", "x-first-death-", "x-last-death-"
 
 
 def wait_for_lock(
@@ -182,7 +179,7 @@ def _send(message: Message, why: str, delay: float, ours: dict[str, Any]) -> NoR
 def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     task, request = message.task, message.request
     given = request.headers or {}
-    headers: dict[str, Any] = {name: given[name] for name in given if name not in BROKERS_OWN}
+    headers = {name: given[name] for name in given if not name.startswith(BROKERS_OWN)}
     merged = {**message.ours, **ours, "token": None, SERIALIZER: None}
     headers[HEADER] = {key: value for key, value in merged.items() if value}
     # Without a parent of its own, Celery would make the present run the parent of its own message.
