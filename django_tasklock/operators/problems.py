@@ -19,7 +19,6 @@ KINDS: Mapping[str, str | Promise] = {
     "fence": gettext_lazy("fence"),
     "unknown": gettext_lazy("unknown"),
     "owner gone": gettext_lazy("owner gone"),
-    "no ttl": gettext_lazy("no TTL"),
     "reservation": gettext_lazy("reservation"),
     "settings": gettext_lazy("settings"),
     "server": gettext_lazy("server"),

@@ -21,7 +21,6 @@ from redis.connection import parse_url
 from .._compat.native_threads import this_thread
 from .._values import clock
 from .._values.event import Event
-from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
@@ -325,10 +324,6 @@ class RedisClusterStore(BaseStore):
 
     def key(self, name: str) -> str:
         return self.buckets[bucket_of(name)].key(name)
-
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
-        for bucket in self.buckets:
-            yield from bucket.endless(prefix)
 
     def record(self, events: Sequence[Event]) -> None:
         self.buckets[0].record(events)

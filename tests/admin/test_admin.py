@@ -335,7 +335,7 @@ def test_no_page_but_health_runs_the_doctor(
     lease = taken("video:1")
     orphan("gone:1")
     assert "owner gone" in words_of(operator.get(HEALTH))
-    asked = silent(monkeypatch, "check", "endless")
+    asked = silent(monkeypatch, "check")
     for url in (LIST, EVENTS, url_of("change", id_of(lease))):
         assert operator.get(url).status_code == 200
     assert asked == []

@@ -106,7 +106,8 @@ class TestTheWriter:
 
         async def awaited() -> Lease:
             async with write() as lease:
-                return lease
+                assert isinstance(lease, Lease)
+            return lease
 
         assert written(7) == ["prices:7", "prices:7#1", "prices:7#2", "prices:7#3"]
         assert asyncio.run(awaited()).ended_well
@@ -114,7 +115,8 @@ class TestTheWriter:
 
     @pytest.mark.usefixtures("on_locmem")
     def test_what_it_is_not(self) -> None:
-        for options in ({}, {"slots": 1}):
+        wrong: Any = ({}, {"slots": 1})
+        for options in wrong:
             with pytest.raises(ValueError, match="exclusive=True needs the slots"):
                 lock("prices", exclusive=True, **options)
         with pytest.raises(TypeError, match="exclusive"):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 from celery import states
-from django.core.cache import cache, caches
 from django.core.checks import WARNING
 from django.core.management import CommandError, call_command
 from django.db import connections, models, transaction
@@ -17,6 +16,7 @@ from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
 from django_tasklock.guards import StatusGuard
+from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches, UseRedis
@@ -24,6 +24,7 @@ from tests.findings import fenced, guard, lost, thrown_away
 from tests.inside import (
     asked,
     diagnose,
+    new_token,
     operators,
     owner_record,
     queue_of_calls,
@@ -36,7 +37,7 @@ from tests.mailroom import Mailroom, mailroom
 from tests.pages import found as checked
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import held_by, holder, in_child
+from tests.steps import LONG, held_by, holder, in_child, orphan
 from tests.store_cases import own_prefix, redis_cache
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -116,29 +117,28 @@ def test_an_error_of_a_database_hides_its_own_rows_alone_and_ends_no_transaction
             cursor.execute("SELECT 1")
 
 
-def test_a_key_without_a_ttl_has_a_hint_to_be_pasted_into_a_shell_whatever_names_hold(
+def test_a_hint_can_be_pasted_into_a_shell_whatever_names_hold(
     use_caches: UseCaches, redis_server: RedisServer
 ) -> None:
     use_caches(
         {"default": redis_cache(redis_server.url), "second": redis_cache(redis_server.url)},
         {"default": {}, "the other;store": {"CACHE": "second"}},
     )
+    store = stores["the other;store"]
     names = {"--all", "-v", "a;touch${IFS}pwned", "$(touch${IFS}pwned)", "it's", '"', "\\", "*"}
     for name in (*names, "stays"):
-        caches["second"].add(f"lock:{name}", 1, timeout=None)
-    caches["second"].set("lock:for-a-while", "somebody's", timeout=60)
-    caches["second"].set("something-else", 1, timeout=None)
+        store.acquire([name], new_token(), LONG, owner_record() | {"start": 1})
     problems = {problem.what: problem for problem in diagnose(["the other;store"])}
     assert set(problems) == {*names, "stays"}
     found = {what: problem.hint for what, problem in problems.items()}
-    assert {(each.kind, each.serious) for each in problems.values()} == {("no ttl", True)}
+    assert {(each.kind, each.serious) for each in problems.values()} == {("owner gone", True)}
     said = {"task": None, "store": "the other;store", "lock": "stays", "model": None, "pk": None}
     assert said.items() <= problems["stays"].as_json().items()
     assert doctor()[1] == 1
     for name in names:
-        command = found[name].removeprefix("If nobody works under it: manage.py ")
+        command = found[name].removeprefix("It ends by itself. To end it now: manage.py ")
         call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
-    assert [info.name for info in locks.using("the other;store").store.endless()] == ["stays"]
+    assert [info.name for info in store.page()] == ["stays"]
     line = operators("holders").command_line("clear", "a\nb\x1b[2J", "c d")
     assert line.isprintable()
     assert shlex.split(line)[3:] == ["--", r"a\nb\x1b[2J", "c d"]
@@ -301,9 +301,11 @@ def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
 
     error = ModuleNotFoundError("No module named 'torch'")
     tasks_cannot_be_imported(monkeypatch, error)
-    cache.set("lock:foreign", "set by other code", timeout=None)
+    orphan("gone:1")
     found, status = doctor_json()
-    assert {each["kind"]: each["serious"] for each in found} == {"unknown": True, "no ttl": True}
+    assert {each["kind"]: each["serious"] for each in found} == {
+        "unknown": True, "owner gone": True,
+    }  # fmt: skip
     assert "No module named 'torch'" in found[0]["message"]
     assert status == 1
     with pytest.raises(CommandError, match="The tasks are not known: No module"):

@@ -84,17 +84,6 @@ class Keys:
             return None if line else name
         return self.of(name, key.encode()) if key else None
 
-    def lock_at(self, key: bytes, start: bytes) -> str | None:
-        """The name of the lock with this key; ``start``: `start_of_all`. None for what cannot be
-        one."""
-        name = _text_in(key.removeprefix(start))
-        return name if is_name(name) else None
-
-    def start_of_all(self) -> bytes | None:
-        """What the keys of all locks begin with; None if other keys of the cache may do so too."""
-        start = self._key("")
-        return start if self._lock_prefix and self._key("x").startswith(start) else None
-
     def _key(self, name: str) -> bytes:
         """The key that this thread makes."""
         if self._head is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -12,11 +11,11 @@ from typing import Any
 
 from ..._values import clock
 from ..._values.event import Event
-from ..._values.lock_info import LockInfo, LockKeys
+from ..._values.lock_info import LockKeys
 from ..._values.owner import SINCE, Owner
 from ..._values.slots import base_of
 from ...conf import StoreSettings
-from ...exceptions import ListingNotSupported, StoreUnavailable
+from ...exceptions import StoreUnavailable
 from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
 from ..records import (
     ANY,
@@ -50,9 +49,6 @@ LEASES_PER_SCRIPT = 500
 FIRST_LEASES = 100
 # How many names of the index one script reads.
 NAMES_PER_SCRIPT = 1000
-
-# What has a meaning in a pattern of SCAN.
-_GLOB = re.compile(rb"[\\*?\[\]^-]")
 
 
 class RedisStore(BaseStore):
@@ -221,24 +217,6 @@ class RedisStore(BaseStore):
         if not prefix:
             return int(self.client.run("count", [self.keys.index]))
         return sum(1 for _ in self._names(prefix))
-
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
-        start = self.keys.start_of_all()
-        if start is None:
-            raise ListingNotSupported(self.alias, "search for keys that never expire")
-        pattern = _GLOB.sub(rb"\\\g<0>", start + prefix.encode()) + b"*"
-        cursor, seen = b"0", set()
-        while True:
-            scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
-            cursor, keys = self.client.command(*scan)
-            # Redis may return a key twice while its hash table grows or shrinks.
-            found = [self.keys.lock_at(key, start) for key in keys if key not in seen]
-            seen.update(keys)
-            for info in self.find_many([name for name in found if name is not None]):
-                if info is not None and info.ttl is None:
-                    yield info
-            if cursor == b"0":
-                return
 
     def record(self, events: Sequence[Event]) -> None:
         self.history.record(events)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Refusal
 from django_tasklock.stores.records import Held
 from django_tasklock.testing.steps import (
@@ -31,7 +30,7 @@ SHORT_SECONDS = LONG_SECONDS / 3
 
 
 class OtherVerbs(ContractTests):
-    """The contract of `extend_many`, `walk`, `endless`, `close_idle` and `check`."""
+    """The contract of `extend_many`, `walk`, `close_idle` and `check`."""
 
     def test_a_batch_is_extended_each_on_its_own(self) -> None:
         store = self.make_store()
@@ -67,14 +66,6 @@ class OtherVerbs(ContractTests):
         held = assert_held_by(holder)
         assert_describes(held, holder, owner, before)
         assert (held.held_by, held.reason) == (owner["held_by"], owner["reason"])
-
-    def test_endless_yields_no_lease(self) -> None:
-        store = self.make_store()
-        name = granted(store).name
-        try:
-            assert name not in {info.name for info in store.endless()}
-        except ListingNotSupported:
-            pass  # It cannot tell its keys from others.
 
     def test_a_lease_outlives_the_connections_that_are_idle(self) -> None:
         store = self.make_store()
