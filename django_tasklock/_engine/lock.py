@@ -178,7 +178,10 @@ class LockContext(Generic[Held]):
         return self._begun(block, blocking(block.steps()))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._last().end(failed=kind is not None)
+        block = self._last()
+        if block.kept:
+            block.check_kept(failed=kind is not None)
+        block.end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
         self._how.refuse_async()
@@ -348,20 +351,21 @@ class Block(Use):
                     found[name] = lease
         return found
 
-    def end(self, *, failed: bool) -> None:
-        """As `Use.end`. What is kept until a commit is not released, but must still be there."""
+    def check_kept(self, *, failed: bool) -> None:
+        """See at the end of the block whether what is kept until the commit is still there."""
         for lease in self.kept:
             if failed:
                 lease.end_block(failed=True)  # Also after a rollback, the lock cools.
                 continue
             with suppress(StoreUnavailable):  # By our clock it is held.
                 lease.extend()
-        super().end(failed=failed)
 
     def __enter__(self) -> Block:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.kept:
+            self.check_kept(failed=kind is not None)
         self.end(failed=kind is not None)
 
     async def __aenter__(self) -> Block:

@@ -128,12 +128,25 @@ class Rest(ViewSet):  # type: ignore[misc]
         return created(request, number)
 
 
+class PlainAsync(View):
+    async def post(self, request: HttpRequest, number: int) -> HttpResponse:
+        return HttpResponse("done")
+
+
 def on(method: str, decorator: Any, view: Any = Plain) -> Any:
     made: Any = type("On", (view,), {})
     if method == "dispatch":
         return method_decorator(decorator, name=method)(made).as_view()
     setattr(made, method, decorator(getattr(view, method)))
     return made.as_view(*[{"post": "post"}] * (view is Rest))
+
+
+def test_an_async_view_has_no_transaction() -> None:
+    with pytest.raises(TypeError, match="until_commit is for sync code"):
+        late(PlainAsync.as_view())
+    # Of a class it is seen at the call
+    with pytest.raises(TypeError, match="until_commit is for sync code"):
+        post(on("dispatch", late, PlainAsync))
 
 
 def kinds(decorator: Any) -> list[Any]:
