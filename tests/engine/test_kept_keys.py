@@ -78,6 +78,28 @@ def test_a_waiter_gets_it_from_a_thread_without_a_tenant(slots: int) -> None:
     assert all(Meanwhile(lease.release).result() for lease in (got, *leases))
 
 
+@pytest.mark.parametrize("function", [MAKE_KEY, MAKE_DIGEST])
+def test_a_hold_keeps_callers_of_its_tenant_from_its_permits(
+    use_caches: UseCaches, redis_server: RedisServer, function: str
+) -> None:
+    """And its end, in a thread without a tenant, wakes them."""
+    use_caches({"default": redis_cache(redis_server.url) | {"KEY_FUNCTION": function}}, None)
+    acme = taken_by("acme", slots=2)
+    with tenant("acme"):
+        info = locks.hold(NAME, LONG)
+        assert info is not None
+        with pytest.raises(LockNotAcquired) as refused, lock(NAME, slots=2):
+            raise AssertionError
+        assert (refused.value.holder or info).key == info.key
+    waiter = waiter_of("acme", slots=2)
+    assert taken_by("beta", slots=2).release()
+    assert Meanwhile(acme.release).result()
+    with tenant("acme"):
+        assert locks.waiters(NAME), "it waits on"
+    assert Meanwhile(lambda: locks.clear(info.name, token=info.token)).result()
+    assert waiter.result().release()
+
+
 def test_a_permit_is_handed_to_no_waiter_of_another_tenant(
     use_caches: UseCaches, redis_server: RedisServer
 ) -> None:

@@ -23,7 +23,7 @@ from tests.inside import new_token, owner_record, rows_of
 from tests.interruptions import Exit, Interrupt, signalled
 from tests.proxied_databases import MODES, pgbouncer, proxy_before, through_proxy
 from tests.proxy import CutProxy
-from tests.steps import LONG, Meanwhile, answered, in_child, taken, unavailable
+from tests.steps import LONG, Meanwhile, all_of, answered, in_child, taken, unavailable
 from tests.store_cases import database_store
 from tests.store_cases import database_store as settings_of_store
 from tests.waiting import PATIENCE, until
@@ -278,6 +278,9 @@ def test_options_of_the_applications_connections(
         assert len(locks.list("video:")) == 2
         assert all(each.release() for each in several)
         assert all(worker.result(PATIENCE) for worker in [Meanwhile(compete) for _ in range(5)])
+        permits = [lambda: taken("pool", slots=2, wait=PATIENCE).release()] * 3
+        gate = [lambda: taken("pool", wait=PATIENCE).release()] * 2
+        assert all_of(*permits, *gate) == [True] * 5
         stores.forget()
 
 
