@@ -47,6 +47,7 @@ from django_tasklock._values.slots import permit_names as permit_names
 from django_tasklock._values.tokens import new_token as new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
+from django_tasklock.stores.notes import noting as noting
 
 LATER = {
     # Operators, the command, the admin and the tables of the docs
@@ -54,8 +55,8 @@ LATER = {
     "clear_all": "operators.clearing:clear_all",
     "as_seen": "operators.held:as_seen",
     "digest_of": "operators.held:digest_of",
-    "reserved_key": "operators.reservations:key_of",
-    "key_of_reservation": "operators.reservations:key_of",
+    "reserved_key": "stores.records:key_of",
+    "key_of_reservation": "stores.records:key_of",
     "lock_of": "admin.rows:lock_of",
     "seen_lock": "admin.rows:seen_lock",
     "PROBLEMS": "operators.problems:KINDS",

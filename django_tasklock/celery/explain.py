@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._values.lock_info import LockInfo
-from ..operators.reservations import key_of
 from ..operators.work import Explanation
+from ..stores.records import key_of
 from .loading import locked_tasks
 from .options import OPTIONS
 from .task import LockedTask

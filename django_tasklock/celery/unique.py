@@ -33,8 +33,8 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from .._values.printable import printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
-from ..operators.reservations import key_of
 from ..stores.base import Note
+from ..stores.records import key_of
 from .call import BESIDE, HEADER, RESERVED, Call, Send, waiting_seconds
 from .message import state_of, tell
 from .note import Skip

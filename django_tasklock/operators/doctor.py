@@ -16,10 +16,11 @@ from .._values.printable import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
+from ..stores.records import key_of
 from .holders import Holder, command_line, holder_of, who
 from .lost_work import lost_rows, works_by_rows
 from .problems import About, GoneMessage, LockProblem, Problem
-from .reservations import QueuedJob, key_of, queued_jobs
+from .reservations import QueuedJob, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
 from .work import CeleryMissing, Work, tasks
 

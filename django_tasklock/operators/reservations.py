@@ -9,8 +9,7 @@ from typing import Any
 from .._values.arguments import checked_name
 from ..stores import stores
 from ..stores.base import BaseStore, Reserved
-from ..stores.records import LISTED_KEY_PREFIX
-from ..stores.records import key_of as key_of
+from ..stores.records import LISTED_KEY_PREFIX, key_of
 from .clearing import Outcome
 from .logs import log_reservation_cleared
 

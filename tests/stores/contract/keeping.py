@@ -10,7 +10,6 @@ from typing import Any
 from django_tasklock import LockInfo
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore, Grant, Note
-from django_tasklock.stores.notes import noting
 from django_tasklock.stores.records import FREE, KEEP, Change
 from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
@@ -25,7 +24,7 @@ from django_tasklock.testing.steps import (
     needs,
     new_name,
 )
-from tests.inside import KINDS, Event, Owner, clock, new_token, owner_record
+from tests.inside import KINDS, Event, Owner, clock, new_token, noting, owner_record
 
 __all__ = ["Recording", "Reserving"]
 
