@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from unittest.mock import patch
+from collections.abc import Callable
 
 from .._values import clock
 from .._values.owner import owner_record
@@ -14,7 +13,7 @@ from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note, Refusal
-from ..stores.records import FREE, Change, Entry, Held
+from ..stores.records import FREE, Change, Held
 from .steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
@@ -103,24 +102,6 @@ class Granting(ContractTests):
             assert answer.holder.token == gate.token
         assert gate.release()
         granted(store, first, owner=owner)
-
-    def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
-        """Between the look at both and the write, in a store where these are two steps."""
-        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
-        look, gates, (permit, _) = store.get, list[Granted](), permit_names(base, 2)
-
-        def looks(names: Sequence[str]) -> list[Entry | None]:
-            found = look(names)
-            looking.stop()
-            gates.append(granted(store, base))
-            return found
-
-        looking = patch.object(store, "get", looks)
-        looking.start()
-        answer = asked(store, permit, owner=owner)
-        looking.stop()
-        assert isinstance(answer, Refusal) == bool(gates)
-        assert not gates or store.find(permit) is None
 
     def test_holders_never_overlap(self) -> None:
         store, name, inside = self.make_store(), new_name(), threading.Lock()

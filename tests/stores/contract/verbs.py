@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from unittest.mock import patch
+
 import pytest
 
 from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Refusal
-from django_tasklock.stores.records import Held
+from django_tasklock.stores.records import Entry, Held
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ContractTests,
     Granted,
+    asked,
     assert_describes,
     assert_held_by,
     granted,
@@ -31,6 +35,24 @@ SHORT_SECONDS = LONG_SECONDS / 3
 
 class OtherVerbs(ContractTests):
     """The contract of `extend_many`, `walk`, `close_idle` and `check`."""
+
+    def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
+        """Between the look at both and the write, in a store where these are two steps."""
+        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
+        look, gates, (permit, _) = store.get, list[Granted](), permit_names(base, 2)
+
+        def looks(names: Sequence[str]) -> list[Entry | None]:
+            found = look(names)
+            looking.stop()
+            gates.append(granted(store, base))
+            return [*found]
+
+        looking = patch.object(store, "get", looks)
+        looking.start()
+        answer = asked(store, permit, owner=owner)
+        looking.stop()
+        assert isinstance(answer, Refusal) == bool(gates)
+        assert not gates or store.find(permit) is None
 
     def test_a_batch_is_extended_each_on_its_own(self) -> None:
         store = self.make_store()
