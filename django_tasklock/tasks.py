@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from asgiref.sync import sync_to_async
-from django.apps import apps
 from django.conf import settings
+from django.utils.module_loading import autodiscover_modules
 
 from ._engine.acquiring import How
 from ._engine.decorator import Around
@@ -173,14 +172,13 @@ def check_locked() -> list[Any]:
     """Return the messages of the system check of the functions under `locked` that are imported by
     now. If the project has the setting TASKS, the modules ``tasks`` of its apps are imported."""
     messages = []
-    has_tasks = settings.is_overridden("TASKS")  # type: ignore[misc]
-    for app in apps.get_app_configs() if has_tasks else ():
-        try:
-            import_module(f"{app.name}.tasks")
-        except InvalidLockConfig as error:
-            messages.append(message("E007", error))
-        except Exception:
-            pass  # There is none; or whoever imports it says why it cannot be imported.
+    try:
+        if settings.is_overridden("TASKS"):  # type: ignore[misc]
+            autodiscover_modules("tasks")
+    except InvalidLockConfig as error:
+        messages.append(message("E007", error))
+    except Exception:
+        pass  # Whoever imports the module says why it cannot be imported.
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         for task in list(_tasks):
             for identity, what, hint in check_lock(task.guard, task.how, "store"):
