@@ -130,11 +130,6 @@ def _check_body(task: Any) -> None:
     """Raise `ValueError` for a body that cannot run under a lock."""
     run = inspect.getattr_static(task, "run")
     body = run.__func__ if isinstance(run, staticmethod) else run
-    if task.Strategy != Task.Strategy:
-        raise ValueError(
-            "its own Strategy, as in celery-batches, calls it once for many messages. Leave out "
-            "LockedTask, and use lock(...) in the body"
-        )
     if iscoroutinefunction(body) or is_generator(body):
         raise ValueError(
             "its body is async or a generator, of which Celery runs nothing. Write a plain def, "

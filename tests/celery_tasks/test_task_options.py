@@ -95,7 +95,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_ttl_seconds": 5}, "there is no option lock_ttl_seconds; there are lock_name, lock_sl"),
     ({"debounce_interval": 5}, "there is no option debounce_interval; there are lock_name"),
     ({"lock_expiry": 5}, "there is no option lock_expiry; there are lock_name"),
-    ({"Strategy": "shop.bulk:strategy"}, "its own Strategy, as in celery-batches, calls it once"),
 ]  # fmt: skip
 
 
@@ -145,7 +144,6 @@ def one_by_one(self: Any, video: int) -> Iterator[int]:
     yield 1
 
 
-BULK = type("Bulk", (Task,), {"Strategy": lambda *_: None})  # As of celery-batches.
 ABSTRACT = type("Base", (LockedTask,), {"abstract": True, "lock_name": "v:{video}"})
 ASYNC = "its body is async or a generator, of which Celery runs nothing. Write a plain def, and"
 
@@ -157,8 +155,6 @@ ASYNC = "its body is async or a generator, of which Celery runs nothing. Write a
         (lambda: type("Made", (ABSTRACT,), {"run": one_by_one}), ASYNC),
         (lambda: type("Made", (ABSTRACT,), {"run": lambda self, job: 0}), "no such parameter"),
         (lambda: of(type("Mixin", (), {"lock_tll": 5})), "did you mean lock_ttl"),
-        (lambda: of(BULK), "its own Strategy, as in celery-batches"),
-        (lambda: type("Made", (LockedTask, BULK), {}), "and use lock(...) in the body"),
         (lambda: made(body=awaited), ASYNC),
         (lambda: of(run=awaited), "call asyncio.run(...) or asgiref.sync.async_to_sync(...) in it"),
         (lambda: of(run=staticmethod(many)), ASYNC),
