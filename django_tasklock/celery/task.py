@@ -258,6 +258,11 @@ class LockedTask(TaskOptions):
             options[LEASE] = detached(Call(self, args, kwargs, None, options), lease)
         super().apply_async_on_commit(args, kwargs, **options)
 
+    def apply(self, *args: Any, **options: Any) -> Any:
+        """As `celery.Task.apply`, under the lock. Raises `InvalidLockConfig` as `apply_async`."""
+        check_call(self, options)
+        return super().apply(*args, **options)
+
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         """As `apply_async`, but sends a duplicate as well. The message reserves nothing."""
         return self.apply_async(args, kwargs, **{**options, ANYWAY: True})

@@ -276,7 +276,7 @@ WRONG_IN_A_CALL: list[tuple[dict[str, Any], str]] = [
 
 def test_a_wrong_option_of_a_call_is_refused(room: Mailroom, subtests: Any) -> None:
     task = room.task(unique_while="queued")
-    calls = (task.apply_async, lambda args, **o: task.s(*args).set(**o).delay())
+    calls = (task.apply_async, task.apply, lambda args, **o: task.s(*args).set(**o).delay())
     for options, says in WRONG_IN_A_CALL:
         with subtests.test(says):
             for call in calls:
