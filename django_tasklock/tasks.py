@@ -91,8 +91,8 @@ def locked(
         wait: seconds to wait for the lock. 0, the default: do not wait. None: wait for ever.
         renew: extend the lease for as long as the task runs. True by default.
         store: an alias of the setting.
-        slots, hold_at_least, cooldown, cooldown_after_error: as for `lock`. A run that is skipped
-            lets no lock cool.
+        slots, max_hold, hold_at_least, cooldown, cooldown_after_error: as for `lock`. A run that is
+            skipped lets no lock cool.
 
     A function that has a keyword-only parameter ``lease`` gets the `Lease`; with the default None a
     type checker knows that callers do not pass it. A function that gets the task's context has its

@@ -48,7 +48,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(builtins|celery|collections|datetime|django\.|typing)\b.*"),
     (
         "py:.*",
-        r"(.*\.)?(\w+Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function|Record)",
+        r"(.*\.)?(\w+Options|ArgumentNames|LockContext|SkippingDecorator|LISTED_KEY_PREFIX|Q|View|T|T_co|Function|Record|tasks\.[PR])",
     ),
     ("py:obj", r"ANY|COOLING|FREE|KEEP|LISTED|QuorumStore|lock_acquired|clock\.now|make_store"),
     ("py:obj", r"digest_of|LockInfo\.digest|Grant\.noted"),

@@ -26,7 +26,7 @@ HINTS = inspect.get_annotations(TaskOptions, eval_str=True)
 PER_CALL = ("unique_for", "on_duplicate")
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
-_OURS = ("lock_", "unique_", "debounce_")
+_OURS = ("lock_", "unique_", "debounce_", "until_commit")
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:

@@ -95,6 +95,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_ttl_seconds": 5}, "there is no option lock_ttl_seconds; there are lock_name, lock_sl"),
     ({"debounce_interval": 5}, "there is no option debounce_interval; there are lock_name"),
     ({"lock_expiry": 5}, "there is no option lock_expiry; there are lock_name"),
+    ({"until_commit": True}, "there is no option until_commit; there are lock_name"),
 ]  # fmt: skip
 
 
