@@ -1,5 +1,4 @@
-"""What a worker's main process uses that Celery and billiard do not document, or not every system
-has.
+"""What a worker's main process uses that Celery and billiard do not document.
 
 Read in Celery 5.7.0 and billiard 4.3.2; the oldest releases that we support (see ``py310-lowest``
 in pyproject.toml) have it too.
@@ -7,7 +6,6 @@ in pyproject.toml) have it too.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Any
 
@@ -84,14 +82,3 @@ def replace_dead_children(consumer: Any) -> None:
     """
     with suppress(Exception):
         consumer.pool._pool.maintain_pool()
-
-
-def open_pidfd(pid: int) -> int:
-    """A file descriptor that becomes readable when the process ``pid`` ends.
-
-    Raises `OSError` if there is no such process; or if the system has no pidfds, which Linux has
-    from 5.3 on.
-    """
-    if not hasattr(os, "pidfd_open"):
-        raise OSError("this system has no pidfds")
-    return os.pidfd_open(pid)

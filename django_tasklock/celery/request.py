@@ -32,7 +32,6 @@ from .._compat.celery_worker import (
     active_requests,
     is_shutting_down,
     loop_of_children,
-    open_pidfd,
     replace_dead_children,
 )
 from .._engine.acquiring import BY_WORKER
@@ -85,8 +84,8 @@ class Children:
         if self._loop is None:
             return
         try:
-            file = self._watched[pid][0] if pid in self._watched else open_pidfd(pid)
-        except OSError:
+            file = self._watched[pid][0] if pid in self._watched else os.pidfd_open(pid)
+        except (OSError, AttributeError):
             return  # It is dead, and the pool knows; or the system has no pidfds.
         self._watched[pid] = file, died
         self._read(pid)
