@@ -100,14 +100,12 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
             # Asked once more: the owner may have released it, and ended, since it was read.
             if info.is_same_lease(store.find(info.name)):
                 yield _owner_gone(store, info)
-        # A store that lists, and has no such method, has no keys of other code.
-        if type(store).endless is not BaseStore.endless:
-            for info in store.endless():
-                command = command_line("clear", info.name, store=store.alias)
-                message = gettext("It is held by a key that never expires.")
-                hint = gettext("If nobody works under it: %(command)s") % {"command": command}
-                about = _about_lock(info)
-                yield LockProblem("no ttl", info.name, message, hint, about=about, info=info)
+        for info in store.endless():
+            command = command_line("clear", info.name, store=store.alias)
+            message = gettext("It is held by a key that never expires.")
+            hint = gettext("If nobody works under it: %(command)s") % {"command": command}
+            about = _about_lock(info)
+            yield LockProblem("no ttl", info.name, message, hint, about=about, info=info)
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show

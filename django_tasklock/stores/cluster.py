@@ -326,9 +326,9 @@ class RedisClusterStore(BaseStore):
     def key(self, name: str) -> str:
         return self.buckets[bucket_of(name)].key(name)
 
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+    def endless(self) -> Iterator[LockInfo]:
         for bucket in self.buckets:
-            yield from bucket.endless(prefix)
+            yield from bucket.endless()
 
     def record(self, events: Sequence[Event]) -> None:
         self.buckets[0].record(events)

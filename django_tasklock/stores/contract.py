@@ -168,12 +168,13 @@ class Contract(ABC):
         """
         raise ListingNotSupported(self.alias, "keep a history of its locks")
 
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
-        """Every key that is a lock and never expires, other code's included, in no order.
+    def endless(self) -> Iterator[LockInfo]:
+        """Every key of other code that is a lock and never expires, in no order. A store whose keys
+        no other code has finds none.
 
         Raises `ListingNotSupported`.
         """
-        return (self.info(entry) for entry in self.list(prefix) if entry.left is None)
+        return iter(())
 
     def check(self) -> Iterable[Finding]:
         """What is wrong with the live server, for ``check --deploy`` and the doctor.

@@ -57,14 +57,16 @@ FIRST_CHARACTER, LAST_CHARACTER = "!", "\U0010ffff"
 
 
 class LockRow(NamedTuple):
-    """One row. It outlives its record, so that the next lease's fence is greater."""
+    """One row. It outlives its record, so that the next lease's fence is greater.
+
+    ``expires`` and what follows is in microseconds since the epoch, by the database's clock.
+    """
 
     key: str
     token: str = ""
     version: str = ""
     record: str = ""
     expires: int = 0
-    """this and what follows is in microseconds since the epoch, by the database's clock"""
     began: int = 0
     fence: int = 0
 

@@ -95,9 +95,8 @@ class RedisStore(BaseStore):
         keys = [self.keys.index, self.keys.fences, self.keys.listed]
         args = [self.encoding.versioned, b"%d" % least_fence if least_fence else b""]
         for change, lock in zip(changes, locks, strict=True):
-            keys += lock.key, lock.queue, lock.permits
+            keys += lock.key, lock.queue, lock.permits, lock.gate
             args += self._words(change, lock)
-        keys += map(attrgetter("gate"), locks)
         ttls = [each.ttl for each in changes if each.ttl is not None and not is_note(each.name)]
         wait = self.replicas.wait(min(ttls)) if ttls else None
         # A change that removes something, made twice, would not find it the second time.
@@ -217,11 +216,11 @@ class RedisStore(BaseStore):
             return int(self.client.run("count", [self.keys.index]))
         return sum(1 for _ in self._names(prefix))
 
-    def endless(self, prefix: str = "") -> Iterator[LockInfo]:
+    def endless(self) -> Iterator[LockInfo]:
         start = self.keys.start_of_all()
         if start is None:
             raise ListingNotSupported(self.alias, "search for keys that never expire")
-        pattern = _GLOB.sub(rb"\\\g<0>", start + prefix.encode()) + b"*"
+        pattern = _GLOB.sub(rb"\\\g<0>", start) + b"*"
         cursor, seen = b"0", set()
         while True:
             scan = "SCAN", cursor, "MATCH", pattern, "COUNT", LEASES_PER_SCRIPT
