@@ -27,7 +27,6 @@ class TaskLockConfig(AppConfig):
         register(_check_settings, TAG)
         register(_check_servers, TAG, deploy=True)
         register(_check_tasks, TAG)
-        register(_check_locked, TAG)
         logs.connect()
         registry.load = _load_tasks
 
@@ -38,20 +37,15 @@ class TaskLockConfig(AppConfig):
 
 def _check_settings(**_: Any) -> list[CheckMessage]:
     from .checks import check_stores, check_views
+    from .tasks import check_locked
 
-    return check_stores() + check_views()
+    return check_stores() + check_views() + check_locked()
 
 
 def _check_servers(**_: Any) -> list[CheckMessage]:
     from .checks import check_servers
 
     return check_servers()
-
-
-def _check_locked(**_: Any) -> list[CheckMessage]:
-    from .tasks import check_locked
-
-    return check_locked()
 
 
 def _load_tasks() -> Tasks:

@@ -33,7 +33,6 @@ from django.conf import settings
 from django.core import checks
 from django.core.cache import BaseCache, caches
 from django.core.cache.backends import db, dummy, filebased, locmem
-from django.db import connections
 from django.urls import get_resolver
 
 from ._compat.django_database import is_unlocked_early
@@ -108,8 +107,6 @@ def check_app() -> Messages:
 def check_views() -> Messages:
     """Return a warning for each view whose lock ends before the transaction that ATOMIC_REQUESTS
     opens around all decorators. A lock below ``api_view`` of DRF is not seen."""
-    if not any(database["ATOMIC_REQUESTS"] for database in connections.settings.values()):
-        return []
     found = set[str]()
     with suppress(Exception):  # Django's own check reports a URLconf that cannot be imported.
         patterns: list[Any] = list(get_resolver().url_patterns)

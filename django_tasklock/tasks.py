@@ -159,7 +159,7 @@ def enqueue_once(task: Enqueued[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     names: dict[str | None, str] = {text: str(result.id)}
     with suppress(StoreUnavailable):  # It is enqueued all the same.
         # Only if its run has not ended the reservation.
-        store.update_note(run.key, names.get, ttl, seen=text)
+        store.update_note(run.key, names.get, ttl)
     return cast("R", result)
 
 

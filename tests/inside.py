@@ -81,6 +81,7 @@ REPLACED = {
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
     "listen_for": ["stores.redis.subscription.SILENCE_SECONDS"],
+    "wait_for_connections": ["stores.redis.connections.POOL_WAIT_SECONDS"],
     "connect_by": ["_compat.redis.connect"],
     "interrupt_ends_of_subscriptions": ["stores.redis.subscription.Subscription.end"],
     "list_in_little_scripts": [

@@ -1,5 +1,4 @@
-"""What a worker's main process uses that Celery and billiard do not document, or not every system
-has.
+"""What a worker's main process uses that Celery and billiard do not document.
 
 Read in Celery 5.7.0 and billiard 4.3.2; the oldest releases that we support (see ``py310-lowest``
 in pyproject.toml) have it too.

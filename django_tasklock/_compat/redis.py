@@ -95,14 +95,6 @@ def make_connection(pool: Any, options: dict[str, Any]) -> Any:
     return pool.connection_class(**options)
 
 
-def most_connections(pool: Any) -> tuple[int | None, float | None]:
-    """How many connections ``pool`` makes, and for how many seconds it waits for a free one.
-
-    None where the pool has no such limit: only a ``BlockingConnectionPool`` has a ``timeout``.
-    """
-    return getattr(pool, "max_connections", None), getattr(pool, "timeout", None)
-
-
 def arrives(connection: Any, seconds: float) -> bool:
     """Whether something to read, or the end of the connection, arrives within ``seconds``
     (``can_read``). Raises what redis-py raises, where the connection was closed."""

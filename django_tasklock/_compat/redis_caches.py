@@ -47,10 +47,7 @@ def raw_cache(cache: Any) -> RawCache | None:
         if own is None or not hasattr(own, "get_client"):
             return None
         client, dumps = own.get_client(None, write=True), own._serializer.dumps
-    prepends = (
-        getattr(type(cache), "make_key", None) is BaseCache.make_key
-        and getattr(cache, "key_func", None) is default_key_func
-    )
+    prepends = type(cache).make_key is BaseCache.make_key and cache.key_func is default_key_func
     pool = client and _pool_of_redis_py(client.connection_pool)
     return RawCache(pool, dumps, cache.make_key, prepends)
 

@@ -23,7 +23,7 @@ from .._values.arguments import (
     is_name,
 )
 from .._values.lock_info import LockInfo
-from .._values.owner import HELD_BY, INSIDE, Owner, place
+from .._values.owner import HELD_BY, INSIDE, Owner, place, this_process
 from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
@@ -354,7 +354,7 @@ def clear(
         return False
     owner = Owner() if holder is None else holder.owner
     if by == BY_TAKEOVER:
-        note_event(store, "taken over", name, owner, by=place(Owner.current()))
+        note_event(store, "taken over", name, owner, by=place(Owner.from_record(this_process())))
     else:
         note_event(store, "cleared", name, owner, by=by)
     tell(

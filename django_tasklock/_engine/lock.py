@@ -271,10 +271,7 @@ class Block(Use):
     # What it has acquired, if that is kept until a commit.
     kept: Sequence[Lease] = ()
     # What its error says where another block of this thread or task has the lock.
-    hint = (
-        "by this very thread; reentrant=True lets it take the lock again (until_commit=True of "
-        "both blocks, if one has it)"
-    )
+    hint = "by this very thread; reentrant=True, or until_commit=True of both, lets it in again"
 
     def __init__(self, how: How, name: Any, who: str = "", **said: Any) -> None:
         super().__init__(who, **said)

@@ -37,9 +37,6 @@ class Handle(NamedTuple):
 
     def __str__(self) -> str:
         said = [*self[:-1], kept_key(self.name), self.limit]
-        # The last two are left out where they say nothing.
-        while said[-1] in (None, math.inf) and len(said) > len(self) - 1:
-            said.pop()
         text = json.dumps(said, separators=(",", ":"), ensure_ascii=False)
         return f"{VERSION}.{urlsafe_b64encode(text.encode()).decode().rstrip('=')}"
 
@@ -59,8 +56,7 @@ def read_handle(handle: Any) -> Handle:
         raise ValueError(f"the handle has version {version}, not {VERSION}: update django-tasklock")
     try:
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        alias, name, token, fence, mark, ttl, slots, *more = said
-        key, limit = more + [None, math.inf][len(more) :]
+        alias, name, token, fence, mark, ttl, slots, key, limit = said
         texts = [alias, name, token, mark, key or ""]
         if (
             version == VERSION

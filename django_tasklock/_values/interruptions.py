@@ -21,8 +21,6 @@ class Bell:
     One thread sleeps by it. Any other may ring, and several may at the same time.
     """
 
-    __slots__ = ("_lock",)
-
     def __init__(self, lock: threading.Lock | None = None) -> None:
         """``lock``: which nothing holds; None: one of this thread, or greenlet."""
         self._lock = threading.Lock() if lock is None else lock

@@ -115,11 +115,6 @@ class Owner:
             return None
         return cls(**found)
 
-    @classmethod
-    def current(cls, task: str | None = None, task_id: str | None = None) -> Owner:
-        """The owner that a lease taken here and now would record."""
-        return cls.from_record(owner_record(task, task_id))
-
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain JSON-able values; without ``waiting_since`` where that is None."""
         fields = asdict(self)

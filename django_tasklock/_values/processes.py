@@ -43,10 +43,6 @@ class OfProcess(Generic[T]):
                 _leave_inherited()
         return found
 
-    def look(self) -> T | None:
-        """The same, if it is made already."""
-        return self._made.get(getpid())
-
     def leave_inherited(self) -> None:
         """Drop what is another process's."""
         for pid in [each for each in list(self._made) if each != getpid()]:

@@ -16,11 +16,11 @@ if sys.version_info >= (3, 14):
     _annotations["annotation_format"] = Format.STRING
 
 
-def signature_of(function: Callable[..., Any], *, follow_wrapped: bool = True) -> inspect.Signature:
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     """Return what `inspect.signature` does, without evaluating annotations. A function that has no
     signature, as some that are written in C, takes anything."""
     try:
-        return inspect.signature(function, follow_wrapped=follow_wrapped, **_annotations)
+        return inspect.signature(function, **_annotations)
     except ValueError:
         return inspect.signature(lambda *_, **__: None)
 

@@ -104,11 +104,11 @@ class Debounce(Step):
             return go()
         store, key = task.locks.store, _key(task, call.name)
         try:
-            text = store.get_note(key)
+            seen = Burst.read(store.get_note(key))
         except StoreUnavailable:
             options["countdown"] = task.debounce  # Without a moment, no other call replaces it.
             return go()
-        seen, now, task_id = Burst.read(text), time.time_ns(), recorded(call.id)
+        now, task_id = time.time_ns(), recorded(call.id)
         # Two senders that add to the same moment should not come to the same one.
         moment = max(now, seen.last + chance.randrange(1, 1000))
         delay = seen.joined_by(task_id, moment, longest).delay(now, task.debounce, longest)
@@ -124,12 +124,21 @@ class Debounce(Step):
             return None if later else json.dumps(burst.joined_by(task_id, moment, longest))
 
         with suppress(StoreUnavailable):  # It does not replace earlier calls then.
-            store.update_note(key, joined, delay + NOTE_SECONDS, text)
+            store.update_note(key, joined, delay + NOTE_SECONDS)
         return result
 
     def judge(self, run: Run) -> None:
-        """Raise `Skip` for a message that a later one replaces."""
-        self._noted(run)
+        """Raise `Skip` for a message that a later one replaces, as the note says."""
+        message, store = run.message, run.task.locks.store
+        moment = message.count(MOMENT)  # 0 for a message that is not debounced.
+        burst = Burst.read(store.get_note(_key(run.task, message.name)) if moment else None)
+        # One that died may run again, whatever came after its start.
+        if burst.replaces(moment) and not run.message.attempts.note.starts:
+            logger.info(
+                "skipped %s: the later call %s replaces it, lock %s",
+                message, printable(burst.task_id), message.name,
+            )  # fmt: skip
+            raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
 
     def refused(self, run: Run, holder: LockInfo) -> None:
         """Wait for the lock: calls that this one has replaced rely on it."""
@@ -140,29 +149,15 @@ class Debounce(Step):
 
     def start(self, run: Run, lease: Lease | None) -> None:
         """Note that the message starts: the next call begins a new burst."""
-        message, text = run.message, self._noted(run)
+        self.judge(run)
+        message = run.message
         if moment := message.count(MOMENT):
 
             def started(text: str | None) -> str:
                 return json.dumps(Burst.read(text).started(recorded(message.id), moment))
 
             key = _key(run.task, message.name)
-            run.task.locks.store.update_note(key, started, NOTE_SECONDS, text)
-
-    def _noted(self, run: Run) -> str | None:
-        """Return the note's text. Raises `Skip` if it says that a later call replaces this one."""
-        message, store = run.message, run.task.locks.store
-        moment = message.count(MOMENT)  # 0 for a message that is not debounced.
-        text = store.get_note(_key(run.task, message.name)) if moment else None
-        burst = Burst.read(text)
-        # One that died may run again, whatever came after its start.
-        if burst.replaces(moment) and not run.message.attempts.note.starts:
-            logger.info(
-                "skipped %s: the later call %s replaces it, lock %s",
-                message, printable(burst.task_id), message.name,
-            )  # fmt: skip
-            raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
-        return text
+            run.task.locks.store.update_note(key, started, NOTE_SECONDS)
 
 
 def _key(task: TaskOptions, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -18,12 +17,11 @@ from .._values.event import Event
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
-from ..exceptions import StoreUnavailable, TaskLockError
+from ..exceptions import StoreUnavailable
 from ..operators.held import held_permits
 from ..operators.holders import asked_once, sentence, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
-from ..stores import stores
 from .arguments import add_format, lock_name, number
 from .tables import Row, json_row, lock_cells, since, write_fields, write_rows, write_table
 
@@ -66,7 +64,7 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         write_rows(command, form, rows, cells, "No reservations.")
         return
     found, alive = matching(service, prefix, task, limit), asked_once()
-    none = _none(service, chosen=bool(prefix or task)) if form == "table" and not found else ""
+    none = "No locks match." if prefix or task else "No locks."
     infos = (json_row(info, alive) for info in found)
     lines = (lock_cells(info, alive) for info in found)
     write_rows(command, form, infos, lines, none)
@@ -161,16 +159,6 @@ def _waiter_cells(position: int, owner: Owner) -> Row:
         "STATE": {None: None, True: "alive", False: "gone"}[owner.alive()],
         "TASK": task_words(owner),
     }
-
-
-def _none(service: LockService, *, chosen: bool) -> str:
-    """That there are none, or none of those that were ``chosen``; and where there are some."""
-    said = ["No locks match." if chosen else "No locks."]
-    for alias in stores:
-        with suppress(TaskLockError):  # Not known is not none.
-            if count := service.using(alias).count():
-                said.append(f"The store {printable(alias)!r} has {count:,}.")
-    return " ".join(said)
 
 
 def add_history_arguments(parser: CommandParser) -> None:

@@ -107,14 +107,10 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
         yield Problem("server", store.alias, str(error), hint, False, About(store=store.alias))
 
 
-def _about_lock(info: LockInfo) -> About:
-    return About(info.owner.task, info.store, info.name)
-
-
 def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     """With the row that the process has left claimed: while the lock stands, the row is not
     reported as lost."""
-    found, about = row_if_known(info), _about_lock(info)
+    found, about = row_if_known(info), About(info.owner.task, info.store, info.name)
     message = gettext("It is held by %(owner)s, a process that is gone.")
     values = {"owner": who(info.owner)}
     if found is not None and getattr(found[0], found[1].field) == found[1].to:

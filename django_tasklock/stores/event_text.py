@@ -15,7 +15,6 @@ from .records import is_number
 # Of an event's text.
 MAX_EVENT_BYTES = 8192
 MOST_COUNTED = 10**9
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -53,10 +52,10 @@ def event_of(text: bytes, store: str, at: bytes) -> Event | None:
         read = json.loads(text) if len(text) <= MAX_EVENT_BYTES else None
         if type(read) is not dict or not _is_ours(read):
             return None
-        moment = EPOCH + timedelta(seconds=float(at))
+        moment = datetime.fromtimestamp(float(at), timezone.utc)
         within = read.get("within")
         since = None if within is None else moment - timedelta(seconds=within)
-    except (ValueError, OverflowError, RecursionError):
+    except (ValueError, OverflowError, OSError, RecursionError):
         return None
     owner, holder = _owner(read.get("owner")), _owner(read.get("holder"))
     if owner is None or (holder is None and read.get("holder") is not None):

@@ -47,7 +47,7 @@ def today() -> float:
 
 @dataclass(slots=True)
 class Kept:
-    """An entry, until a moment that comes as soon as one of two clocks says so.
+    """An entry, until it ``ends``: as soon as one of two clocks says so, `today` or `clock.now`.
 
     The real clock counts beside the one that a test may set, so that the store agrees with
     `Lease.held`, which goes by it, and so that a lease taken in a future that a test has left again
@@ -56,7 +56,6 @@ class Kept:
 
     entry: Entry
     ends: tuple[float, float]
-    """on `today`, on `clock.now`"""
 
     def left(self) -> float:
         """Seconds until then; at most 0 once it is over."""

@@ -42,9 +42,8 @@ class Notes(Contract):
         self.put([noting(note, ANY)])
 
     def update_note(
-        self, key: str, change: Callable[[str | None], str | None], ttl: float,
-        seen: str | None = None,
-    ) -> str | None:  # fmt: skip
+        self, key: str, change: Callable[[str | None], str | None], ttl: float
+    ) -> str | None:
         """Write what ``change`` makes of a note, if nobody else changes the note at the same time.
         Two that write the same text count as one whose reply was lost: a text names its writer.
 
@@ -54,24 +53,19 @@ class Notes(Contract):
                 text if somebody else has changed the note meanwhile. Returns the new text, an empty
                 one to remove the note, or None to leave it as it is.
             ttl: seconds from now, of a note that is written.
-            seen: the text with which ``change`` is called first. If the note has that, nothing is
-                read: what is there is answered when the note is written.
 
         Returns:
             The note's text now; None if there is none.
         """
-        text = seen
-        expect: str | Held | Foreign = FREE if text is None else Held(note_record(text)["token"])
         for _ in range(ATTEMPTS):
+            entry = self.get([note_name(key)])[0]
+            text = None if entry is None else entry.text
             new = change(text)
             if new is None:
                 return text
-            done = self.put([noting(Note(key, new, ttl), expect)])
-            if done.made:
-                return new or None
-            entry = done.entries[0]
-            text = None if entry is None else entry.text
             expect = FREE if entry is None else entry.itself
+            if self.put([noting(Note(key, new, ttl), expect)]).made:
+                return new or None
         raise StoreUnavailable(self.alias, "others change a note all the time")
 
     def reserve(

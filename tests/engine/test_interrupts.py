@@ -160,7 +160,7 @@ class TestEveryInstruction:
             for lease in others:
                 lease.release()
             store: Any = stores["default"]
-            assert not any(each._hearings for each in store.listeners), where
+            assert not any(each._hearings for each in store.listeners.own()), where
 
         at_every_instruction(use_it, "video:1", "use_it", PERMITS, before=take, after=release)
 

@@ -34,7 +34,7 @@ from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import outage
 from tests.admin.conftest import id_of, url_of, words_of
 from tests.agent import Agent
-from tests.inside import Owner
+from tests.inside import Owner, owner_record
 from tests.pages import DOCS, code, table
 from tests.steps import LONG, Meanwhile, holder, sent, taken, waiting
 from tests.waiting import until
@@ -51,7 +51,7 @@ class TestGet:
         assert 40 < (info.ttl or 0) <= 60
         assert (info.name, info.token, info.fence) == ("video:1", lease.token, lease.fence)
         assert (info.store, info.key) == ("default", cache.make_key("lock:video:1"))
-        assert info.owner == lease.owner == Owner.current()
+        assert info.owner == lease.owner == Owner.from_record(owner_record())
         assert (info.owner.alive(), info.waiters) == (True, 0)
         assert info.acquired_at is not None
         assert info.acquired_at.utcoffset() == timedelta(0)

@@ -112,6 +112,18 @@ class TestQueue:
         assert won[1].release()
         assert others[1].result(SOON_SECONDS).slot == 2
 
+    def test_a_permit_that_is_cleared_is_handed_over_unless_there_is_a_hold(self) -> None:
+        leases = [permit(), permit()]
+        first, second = waiters(2)
+        assert locks.clear("pool#1", token=leases[0].token)
+        assert first.result(SOON_SECONDS).slot == 1
+        hold()
+        assert locks.clear("pool#2", token=leases[1].token)
+        time.sleep(QUIET_SECONDS)
+        assert permits() == ["pool#1"]
+        assert locks.clear("pool")
+        assert second.result(SOON_SECONDS).slot == 2
+
     def test_who_waits_for_the_lock_itself_comes_first_and_others_learn_of_it(self) -> None:
         # Given a holder of the gate, one who waits for it, and one who waits for a permit
         gate, reader = taken("pool"), waiters(1)[0]

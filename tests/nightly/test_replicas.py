@@ -194,10 +194,10 @@ def test_a_lock_that_was_cleared_meanwhile_is_waited_for_again(primary: RedisSer
     assert holder("video:1").token == won.token
 
 
-@pytest.mark.parametrize("wrong", [0, -1, True, "1", 1.0, None])
+@pytest.mark.parametrize("wrong", [-1, True, "1", 1.0, None])
 def test_a_wrong_number_is_refused(use_redis: UseRedis, wrong: Any) -> None:
     use_redis(tasklock={"OPTIONS": {"REPLICAS": wrong}})
-    with pytest.raises(InvalidLockConfig, match=r"REPLICAS.*1 or more, not"):
+    with pytest.raises(InvalidLockConfig, match=r"REPLICAS must be a number >= 0, not"):
         locks.acquire("video:1")
 
 

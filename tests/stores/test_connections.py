@@ -18,7 +18,7 @@ from django_tasklock import Lease, StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.agent import run_python
 from tests.conftest import UseRedis
-from tests.inside import code_of_connections
+from tests.inside import code_of_connections, wait_for_connections
 from tests.interruptions import (
     EVERY,
     Interrupt,
@@ -194,7 +194,7 @@ class TestBound:
         own_redis_server.pause()
         first = Meanwhile(lambda: locks.get("video:1"))
         until(lambda: len(ours()._made) == 1 and not ours()._idle)
-        monkeypatch.setattr(ours(), "_patience", 0.1)
+        wait_for_connections(monkeypatch, 0.1)
         with pytest.raises(StoreUnavailable, match="Too many connections"):
             locks.get("video:1")
         own_redis_server.resume()

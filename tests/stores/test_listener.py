@@ -27,7 +27,7 @@ def own_server(own_redis_server: RedisServer, use_redis: UseRedis) -> RedisServe
 
 def listener() -> Any:
     store: Any = stores["default"]
-    return store.listeners[0]
+    return store.listeners.own()[0]
 
 
 def connection() -> Any:
@@ -52,12 +52,12 @@ def test_there_are_listeners_only_where_somebody_waits() -> None:
     store: Any = stores["default"]
     assert taken("video:1").release()
     store.close_idle()
-    assert store._listeners.look() is None
+    assert not any(each.subscribed for each in store.listeners.own())
 
     # And to do so as soon as somebody waits
     taken("video:1")
     connection()
-    assert store._listeners.look() is store.listeners
+    assert store.listeners.own()[0].subscribed
 
 
 def test_a_connection_that_nobody_reads_is_not_used_and_its_thread_ends(

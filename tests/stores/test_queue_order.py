@@ -231,7 +231,7 @@ class TestHandOver:
             lease = taken("video:1")
             with server.pubsub() as other:
                 asking = in_queue("first")
-                other.subscribe(store.keys.channels + store.listeners[0].id)
+                other.subscribe(store.keys.channels + store.listeners.own()[0].id)
                 until(lambda: other.get_message(timeout=1.0))
                 lease.release()
                 assert has_arrived(other), f"not in turn {turn}"

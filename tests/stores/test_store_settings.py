@@ -41,7 +41,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = {
             ({"CONNECTION_POOL_KWARGS": 3}, "_KWARGS must be a dict"),
             ({"CONNECTION_POOL_KWARGS": {"nope": 3}}, "nope"),
             ({"SOCKET_TIMEOUT": 0}, "SOCKET_TIMEOUT"),
-            ({"REPLICAS": 0}, "REPLICAS"),
+            ({"REPLICAS": -1}, "REPLICAS"),
             ({"LOCATIONS": URL}, "no option LOCATIONS"),
             *(({"KEY_PREFIX": prefix}, "no braces") for prefix in ("{lock}", "a}", "{")),
         ],

@@ -57,14 +57,16 @@ FIRST_CHARACTER, LAST_CHARACTER = "!", "\U0010ffff"
 
 
 class LockRow(NamedTuple):
-    """One row. It outlives its record, so that the next lease's fence is greater."""
+    """One row. It outlives its record, so that the next lease's fence is greater.
+
+    ``expires`` and what follows is in microseconds since the epoch, by the database's clock.
+    """
 
     key: str
     token: str = ""
     version: str = ""
     record: str = ""
     expires: int = 0
-    """this and what follows is in microseconds since the epoch, by the database's clock"""
     began: int = 0
     fence: int = 0
 
@@ -85,7 +87,6 @@ class DatabaseStore(BaseStore):
         self.database: str = settings.option(
             "DATABASE", DEFAULT_DB_ALIAS, connections.settings.__contains__, "an alias of DATABASES"
         )
-        """the alias in DATABASES"""
         most = LONGEST_KEY_CHARACTERS - LONGEST_NOTE_NAME - 1
         if len(settings.key_prefix) > most:
             raise settings.wrong(

@@ -3,4 +3,4 @@
 -- ARGV  the names
 -- Returns for each name what look.lua says.
 --- include look
-return look(2, KEYS[1], ARGV)
+return look(2, 3, KEYS[1], ARGV)

@@ -5,12 +5,13 @@ local MAX_VALUE_BYTES = 16385
 
 -- What is under some names: for each its value or false, its ttl left in ms or -1, its fence or
 -- false, the length of its wait queue, and the first member there or false.
--- KEYS from `first` on are, for each name, its key, the lock's own queue, and that of permits: a lock
--- whose record says so is one of several permits. Only a name that ends like a permit's has two.
-local function look(first, fences, names)
+-- KEYS from `first` on are, `step` for each name, its key, the lock's own queue, and that of permits:
+-- a lock whose record says so is one of several permits. Only a name that ends like a permit's has
+-- two.
+local function look(first, step, fences, names)
   local keys, queues = {}, {}
   for i = 1, #names do
-    local at = first + 3 * (i - 1)
+    local at = first + step * (i - 1)
     keys[i], queues[2 * i - 1], queues[2 * i] = KEYS[at], KEYS[at + 1], KEYS[at + 2]
   end
   -- One command for all of them costs a quarter of one for each.

@@ -1,7 +1,6 @@
 -- Makes some changes, or none.
 -- KEYS  1 index  2 fences  3 index of the notes that are listed
---       4.. for each change: its key, the lock's own queue, the queue of permits
---       then for each: the gate of the permits
+--       4.. for each change: its key, the lock's own queue, the queue of permits, their gate
 -- ARGV  1 what every record with a version has  2 the least fence, or ''; then for each change:
 --       1 what must be there: 'free', 'any', 'held', 'foreign'
 --       2 the token that is held, or the digest of other code's value
@@ -20,12 +19,10 @@ local versioned, least = ARGV[1], ARGV[2] ~= '' and ARGV[2] or nil
 local function has(value, part) return string.find(value, part, 1, true) end
 
 local changes, names, made = {}, {}, true
-local count = (#ARGV - 2) / FIELDS
-for i = 1, count do
-  local at, keys = 2 + FIELDS * (i - 1), 1 + 3 * i
+for i = 1, (#ARGV - 2) / FIELDS do
+  local at, keys = 2 + FIELDS * (i - 1), 4 * i
   local change = {
-    key = KEYS[keys], own = KEYS[keys + 1], permits = KEYS[keys + 2],
-    gate = KEYS[3 + 3 * count + i],
+    key = KEYS[keys], own = KEYS[keys + 1], permits = KEYS[keys + 2], gate = KEYS[keys + 3],
     expect = ARGV[at + 1], proof = ARGV[at + 2], version = ARGV[at + 3],
     value = ARGV[at + 4], ttl = ARGV[at + 5], name = ARGV[at + 6],
     token = ARGV[at + 7], new_version = ARGV[at + 8],
@@ -102,4 +99,4 @@ for _, change in ipairs(made and changes or {}) do
     end
   end
 end
-return {made and 1 or 0, look(4, fences, names)}
+return {made and 1 or 0, look(4, 4, fences, names)}

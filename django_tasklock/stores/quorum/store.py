@@ -166,11 +166,7 @@ class QuorumStore(BaseStore):
         if len(fences) < 2:
             return vote.made
         # Conditions were met, and need not be any more: the gate of a permit may be held by now.
-        met = (FREE, KEEP)
-        changes = [
-            each._replace(expect=ANY) if (each.expect, each.record) == met else each
-            for each in vote.changes
-        ]
+        changes = [e._replace(expect=ANY) if e.record == KEEP else e for e in vote.changes]
         again = self._tell([*vote.made], changes, max(fences), self.majority)
         second = Vote(vote.changes, again, self.majority)
         if not second.carried:

@@ -23,8 +23,7 @@ class Encoding:
     def __init__(self, dumps: Callable[[str], bytes | str]) -> None:
         """``dumps``: makes a value of a text."""
         self._dumps = dumps
-        with_version = self.with_version("")
-        self.versioned = with_version.removesuffix(b'"').removesuffix(b"\\")
+        self.versioned = self.with_version("").removesuffix(b'"').removesuffix(b"\\")
         """what every record with a version has in its value, and no other"""
 
     def value_of(self, record: Record) -> bytes:

@@ -69,15 +69,10 @@ class RedisConnections:
     gets one, and check each connection twice in each call.
     """
 
-    def __init__(self, make: Callable[[], Any], most: float, patience: float) -> None:
-        """Begin without connections.
-
-        Args:
-            make: makes one, not connected yet.
-            most: how many there may be.
-            patience: how many seconds a call waits while all are in use.
-        """
-        self._make, self._most, self._patience = make, most, patience
+    def __init__(self, make: Callable[[], Any], most: float) -> None:
+        """Begin without connections. ``make``: makes one, not connected yet; ``most``: how many
+        there may be."""
+        self._make, self._most = make, most
         # Each with the moment, on `clock.now`, at which it was last used.
         self._idle: deque[tuple[Any, float]] = deque()
         self._made: WeakSet[Any] = WeakSet()
@@ -138,7 +133,7 @@ class RedisConnections:
             except IndexError:
                 if self._connected(own):
                     return
-                give_up = give_up or clock.now() + self._patience
+                give_up = give_up or clock.now() + POOL_WAIT_SECONDS
                 if clock.now() > give_up:
                     raise errors.TimeoutError(
                         f"Too many connections: all {self._most} are in use; raise max_connections"
@@ -213,11 +208,10 @@ class Client:
         self.alias, self.pool = alias, pool
         self.new_connection: Callable[..., Any] = partial(_new_connection, pool, options)
         """makes a connection that only the caller uses; see `_new_connection`"""
-        most, patience = compat.most_connections(pool)
-        self._connections = self._of_process(most or math.inf, patience or POOL_WAIT_SECONDS)
+        self._connections = self._of_process(pool.max_connections)
         # The renewal thread must not wait for the other threads. Under gevent and eventlet it must
         # not share a socket with them either.
-        self._of_renewal = self._of_process(math.inf, POOL_WAIT_SECONDS, **of_renewal)
+        self._of_renewal = self._of_process(math.inf, **of_renewal)
 
     def run(
         self,
@@ -307,11 +301,8 @@ class Client:
             reason = f"it is a Redis Cluster, which needs the store RedisClusterStore ({reason})"
         return StoreUnavailable(self.alias, reason)
 
-    def _of_process(
-        self, most: float, patience: float, **options: Any
-    ) -> OfProcess[RedisConnections]:
-        new_connection = partial(self.new_connection, **options)
-        make = partial(RedisConnections, new_connection, most, patience)
+    def _of_process(self, most: float, **options: Any) -> OfProcess[RedisConnections]:
+        make = partial(RedisConnections, partial(self.new_connection, **options), most)
         return OfProcess(make, RedisConnections.close_inherited)
 
     def _exchange(self, packed: bytes, replies: int, once: bool) -> list[Any]:

@@ -24,7 +24,7 @@ DEFAULT_EVENTS = 10_000
 MOST_EVENTS = 1_000_000
 # After so long without an event the history is gone.
 KEPT_SECONDS = 7 * 24 * 3600
-# How many events one round trip reads or writes.
+# How many events one round trip reads.
 EVENTS_AT_ONCE = 1000
 
 
@@ -47,23 +47,21 @@ class EventStream:
     def record(self, events: Sequence[Event]) -> None:
         """`BaseStore.record`."""
         add = ("XADD", self._key, "MAXLEN", "~", self.kept, "*")
-        for start in range(0, len(events), EVENTS_AT_ONCE):
-            written: list[Sequence[Any]] = [
-                (*add, "at", repr(event.at.timestamp()), "event", text_of(event))
-                for event in events[start : start + EVENTS_AT_ONCE]
-            ]
-            try:
-                self._client.commands([*written, ("EXPIRE", self._key, KEPT_SECONDS)], once=True)
-            except StoreUnavailable as error:
-                if not self._told and isinstance(error.__cause__, ResponseError):
-                    self._told = True
-                    logger.warning(
-                        "the history of the lock store %s is not written, but its locks work (the "
-                        "option HISTORY: 0 turns it off): %s",
-                        self._alias,
-                        error,
-                    )
-                raise
+        written: list[Sequence[Any]] = [
+            (*add, "at", repr(event.at.timestamp()), "event", text_of(event)) for event in events
+        ]
+        try:
+            self._client.commands([*written, ("EXPIRE", self._key, KEPT_SECONDS)], once=True)
+        except StoreUnavailable as error:
+            if not self._told and isinstance(error.__cause__, ResponseError):
+                self._told = True
+                logger.warning(
+                    "the history of the lock store %s is not written, but its locks work (the "
+                    "option HISTORY: 0 turns it off): %s",
+                    self._alias,
+                    error,
+                )
+            raise
 
     def events(
         self, name: str | None = None, task_id: str | None = None, limit: int = 100

@@ -43,15 +43,14 @@ class Keys:
         self._make_key = make_key
         self._alias = alias
         self._lock_prefix = f"{prefix}:" if prefix else ""
-        # Whether a name has the same key in all threads, and what comes before the name there.
+        # Whether a name has the same key in all threads.
         self._of_all = prepends
-        self._head = make_key(self._lock_prefix).encode() if prepends else None
         # Without a prefix, a key that begins with a space is that of a note.
         own = [f"{prefix or '-'} {what}" for what in ("index", "listed", "fences", "history")]
         made = map(make_key, own) if prepends else _without_tenant(make_key, own)
         self.index, self.listed, self.fences, self.history = (key.encode() for key in made)
+        # What the names of the channels begin with.
         self.channels = self.index + b":"
-        """what the names of the channels begin with"""
 
     def of(self, name: str, key: bytes | None = None) -> LockKeys:
         """The keys of a lock or a note: those that the name has, or as this thread makes them.
@@ -86,8 +85,6 @@ class Keys:
 
     def _key(self, name: str) -> bytes:
         """The key that this thread makes."""
-        if self._head is not None:
-            return self._head + name.encode()
         return self._make_key(self._lock_prefix + name).encode()
 
     def _queue_of_permits(self, name: str, key: bytes) -> bytes:

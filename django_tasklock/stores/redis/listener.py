@@ -33,16 +33,19 @@ _UNREACHABLE = (errors.ConnectionError, errors.TimeoutError, OSError, RuntimeErr
 
 
 class Hearing:
-    """What one waiter has heard, and what wakes it."""
+    """What one waiter has heard, and what wakes it.
+
+    Attributes:
+        news: what was published to it, and when that was heard.
+        cut: whether it has to ask again.
+        bell: by which the waiter sleeps.
+    """
 
     def __init__(self, token: str) -> None:
         self.token = token.encode()
         self.news: deque[tuple[bytes, float]] = deque()
-        """what was published to it, and when that was heard"""
         self.cut = False
-        """whether it has to ask again"""
         self.bell = Bell()
-        """by which the waiter sleeps"""
         self._waker: Callable[[], None] | None = None
 
     def hear(self, news: bytes) -> None:
@@ -83,8 +86,8 @@ class Listener:
             threaded: there is always a thread.
         """
         self._client, self._prefix, self._threaded = client, prefix, threaded
+        # The channel's name, after the prefix.
         self.id = new_token().encode()
-        """the channel's name, after the prefix"""
         self._hearings: dict[bytes, Hearing] = {}
         # For waiters that have gone, and may be in the queue still: what to do with their news.
         self._replaced: dict[bytes, Callable[[bytes], None]] = {}

@@ -48,15 +48,10 @@ class Replicas:
     def __init__(self, settings: StoreSettings, socket_timeout: float | None) -> None:
         """``socket_timeout``: of a connection, in seconds; None: it has none. Raises
         `InvalidLockConfig` for a wrong option."""
-        self.needed: int = 0
-        """how many must have a lease before it counts; 0: none"""
-        if REPLICAS_OPTION in settings.options:
-            self.needed = settings.option(
-                REPLICAS_OPTION,
-                0,
-                lambda given: type(given) is int and given >= 1,
-                "a number of replicas, 1 or more",
-            )
+        # How many must have a lease before it counts.
+        self.needed: int = settings.option(
+            REPLICAS_OPTION, 0, lambda given: type(given) is int and given >= 0, "a number >= 0"
+        )
         self._limit = LONGEST_TTL_SECONDS if socket_timeout is None else socket_timeout
 
     def wait(self, ttl: float) -> ReplicaWait | None:

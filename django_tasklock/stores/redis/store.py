@@ -39,7 +39,7 @@ from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
 from .events import HISTORY_OPTION, EventStream
 from .keys import Keys
-from .listener import Listener, listeners_of
+from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .waiter import RedisWaiter, value_of
 
@@ -73,14 +73,9 @@ class RedisStore(BaseStore):
         self.replicas = Replicas(settings, socket_timeout)
         self.history = EventStream(settings, self.client, self.keys.history)
         self.supports_history = self.history.kept > 0
-        self._listeners = listeners_of(self.client, self.keys.channels)
+        self.listeners = listeners_of(self.client, self.keys.channels)
         # When each run of the server was first seen.
         self._seen: dict[str, float] = {}
-
-    @property
-    def listeners(self) -> Sequence[Listener]:
-        """Those of this process."""
-        return self._listeners.own()
 
     def _server(self) -> tuple[Client, Encoding, Keys]:
         """How the server is reached, what is written there, and under which keys."""
@@ -96,9 +91,8 @@ class RedisStore(BaseStore):
         keys = [self.keys.index, self.keys.fences, self.keys.listed]
         args = [self.encoding.versioned, b"%d" % least_fence if least_fence else b""]
         for change, lock in zip(changes, locks, strict=True):
-            keys += lock.key, lock.queue, lock.permits
+            keys += lock.key, lock.queue, lock.permits, lock.gate
             args += self._words(change, lock)
-        keys += map(attrgetter("gate"), locks)
         ttls = [each.ttl for each in changes if each.ttl is not None and not is_note(each.name)]
         wait = self.replicas.wait(min(ttls)) if ttls else None
         # A change that removes something, made twice, would not find it the second time.
@@ -237,7 +231,7 @@ class RedisStore(BaseStore):
 
     def close_idle(self) -> None:
         self.client.close_idle()
-        for listener in self._listeners.look() or ():
+        for listener in self.listeners.own():
             listener.close_idle()
 
     def keyed(self, name: str) -> LockKeys:

@@ -20,18 +20,20 @@ class Subscription:
     """One connection that is subscribed, and what became of it.
 
     One waiter or one thread reads it. Any thread may end it, which wakes the one that reads.
+
+    Attributes:
+        threaded: whether a thread reads it; otherwise the only waiter does.
+        subscribed: whether the server has confirmed the subscription.
+        over: whether it was ended.
+        error: why it was ended.
     """
 
     def __init__(self, client: Client, channel: bytes, *, threaded: bool) -> None:
         """Connects to nothing yet. ``threaded``: a thread is to read it."""
         self.threaded = threaded
-        """whether a thread reads it; otherwise the only waiter does"""
         self.subscribed = False
-        """whether the server has confirmed the subscription"""
         self.over = False
-        """whether it was ended"""
         self.error: BaseException | None = None
-        """why it was ended"""
         self.connection: Any = None
         # When the server said something, or was asked.
         self.heard = clock.now()

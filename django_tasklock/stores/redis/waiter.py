@@ -43,7 +43,7 @@ class RedisWaiter:
     def __init__(self, store: Any, question: Question) -> None:
         self.ahead = 0
         self._store, self._question, self._hearing = store, question, Hearing(question.token)
-        self._listeners: Sequence[Listener] = store.listeners
+        self._listeners: Sequence[Listener] = store.listeners.own()
         self._listener = self._listeners[-1]
         self._locks: list[LockKeys] = [store.keys.of(name) for name in question.names]
         self._token, self._slots = question.token, question.owner.get("slots")

@@ -37,14 +37,17 @@ Found: TypeAlias = tuple[bytes, Any] | None
 
 
 class Node(NamedTuple):
-    """What was read of one name."""
+    """What was read of one name.
+
+    Attributes:
+        entry: None: there is no node, or it is over.
+        version: None: there is no node.
+        child: None: there is no node, or that of another program.
+    """
 
     entry: Entry | None
-    """None: there is no node, or it is over"""
     version: int | None = None
-    """None: there is no node"""
     child: str | None = None
-    """None: there is no node, or that of another program"""
 
     @property
     def is_over(self) -> bool:

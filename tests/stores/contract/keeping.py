@@ -153,14 +153,13 @@ class Reserving(ContractTests):
         ]
 
     def test_an_update_writes_what_is_made_of_a_note(self) -> None:
-        """Whatever its caller has seen before."""
         store, key = self.make_store(), new_key()
         longer = "{}+".format
         assert store.update_note(key, lambda _: None, LONG_SECONDS) is None
         assert store.update_note(key, lambda _: "a", LONG_SECONDS) == "a"
-        for times, seen in enumerate((None, "a+", "other", ""), 1):
-            assert store.update_note(key, longer, LONG_SECONDS, seen) == "a" + "+" * times
-        assert store.update_note(key, lambda text: text and None, LONG_SECONDS, "a++++") == "a++++"
+        for times in range(1, 5):
+            assert store.update_note(key, longer, LONG_SECONDS) == "a" + "+" * times
+        assert store.update_note(key, lambda text: text and None, LONG_SECONDS) == "a++++"
         assert store.get_note(key) == "a++++"
         assert store.update_note(key, lambda _: "", LONG_SECONDS) is None
         assert store.get_note(key) is None
