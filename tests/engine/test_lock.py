@@ -165,7 +165,7 @@ def test_one_object_serves_many_blocks_and_many_threads() -> None:
     until(lambda: kept() == 0, "nothing of its uses is kept")
 
 
-OWN = r"by this very thread; reentrant=True lets it take the lock again"
+OWN = r"by this very thread; reentrant=True, or until_commit=True of both, lets it in again"
 
 
 @lock("video:{video_id}", wait=None)
