@@ -144,13 +144,15 @@ def enqueue_once(task: Enqueued[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if after is not None:
         ttl += max(0.0, (after - datetime.now(after.tzinfo)).total_seconds())
     store, text = stores[run.how.store], f"{NOT_KNOWN}{new_token()}"
+    reserved = False
     try:
         if (waiting := _reserve(asked, run, text, ttl)) is not None:
             return cast("R", waiting)
+        reserved = True
         result: Any = asked.enqueue(*args, **kwargs)
-    except AlreadyQueued:
-        raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, AlreadyQueued) and not reserved:
+            raise
         # At once, for the caller's next attempt; and if the store does not answer, later.
         with suppress(StoreUnavailable):
             store.unreserve(run.key, text)
@@ -266,15 +268,18 @@ class _Run(Block):
     def steps(self) -> Steps[Any]:
         """As those of a `Block`; and the reservation ends when the run has the lock, or is over."""
         try:
-            won = yield from super().steps()
-            self.unreserve()
-            return won
+            try:
+                won = yield from super().steps()
+                self.unreserve()
+                return won
+            except LockNotAcquired:
+                # A refused call relies on a run that starts after it: the lock may be free by now.
+                if not self.unreserve():
+                    raise
+                self.how = replace(self.how, wait=0)
+                return (yield from super().steps())
         except LockNotAcquired:
-            # A refused call relies on a run that starts after it: the lock may be free by now.
-            if not self.unreserve():
-                raise
-            self.how = replace(self.how, wait=0)
-            return (yield from super().steps())
+            raise
         except BaseException:
             self.drop()  # It may have the lock.
             keeper_of(stores[self.how.store]).unreserve_later(self.key, None, self.lasts)

@@ -12,6 +12,7 @@ import selectors
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from inspect import getattr_static
 from time import monotonic
 from typing import Any
 
@@ -123,7 +124,8 @@ def is_unlocked_early(view: Any) -> bool:
     settings, exempt = connections.settings, getattr(view, "_non_atomic_requests", ())
     around = {name for name in settings if settings[name]["ATOMIC_REQUESTS"] and name not in exempt}
     of = getattr(view, "view_class", getattr(view, "cls", None))
-    handlers = [view, *(getattr(of, name, None) for name in dir(of))]
+    # Without running what the project has there.
+    handlers = [view, *(getattr_static(of, name, None) for name in dir(of))]
     ends = {getattr(each, "__dict__", {}).get(UNTIL_COMMIT, "") for each in handlers}
     return bool(around) and not ends <= {"", *around}
 

@@ -98,6 +98,8 @@ class How:
                 raise InvalidLockConfig(f"there is no database {self.until_commit!r}")
         if type(self.slots) is not int or self.slots != 1:
             checked_slots(self.slots)
+        elif self.exclusive:
+            raise ValueError("exclusive=True needs the slots of the others, such as slots=8")
         times = self.hold_at_least, self.cooldown, self.cooldown_after_error
         if times != (0, 0, 0):
             self.cooling = cooling_times(*times)

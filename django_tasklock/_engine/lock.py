@@ -137,8 +137,6 @@ class LockContext(Generic[Held]):
         self._how = How(**options)
         if several and self._how.slots > 1:
             raise ValueError("slots must be 1 with several names: they are held all or none")
-        if self._how.exclusive and self._how.slots == 1:
-            raise ValueError("exclusive=True needs the slots that the others have, such as slots=8")
         if on_conflict not in ("raise", "skip"):
             raise ValueError(f'on_conflict must be "raise" or "skip", not {on_conflict!r}')
         self.name = self._names if several else name
@@ -179,7 +177,7 @@ class LockContext(Generic[Held]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         block = self._last()
-        if block.kept:
+        if block.lasting:
             block.check_kept(failed=kind is not None)
         block.end(failed=kind is not None)
 
@@ -268,7 +266,9 @@ class Block(Use):
     has_begun = False
     # Whether it is on an event loop.
     awaits = False
-    # What it has acquired, if that is kept until a commit.
+    # In a transaction with ``until_commit``: what it holds until the commit, and what of that it
+    # has acquired itself.
+    lasting: Sequence[Lease] = ()
     kept: Sequence[Lease] = ()
     # What its error says where another block of this thread or task has the lock.
     hint = "by this very thread; reentrant=True, or until_commit=True of both, lets it in again"
@@ -299,9 +299,11 @@ class Block(Use):
             own = is_own(won, self.how.store, self.strand)
             name = won.name if several else self.name
             raise LockNotAcquired(name, won, hint if own else "")
-        if in_transaction and self.leases:
-            self.kept = Kept(self).leases
-            self.shared.extend(self.kept)
+        if in_transaction:
+            if self.leases:
+                self.kept = Kept(self).leases
+                self.shared.extend(self.kept)
+            self.lasting = self.shared
         self.has_begun = True
         return won[0] if self.how.exclusive else won
 
@@ -318,7 +320,8 @@ class Block(Use):
         templates = dict(zip(names, self.template or (), strict=False))
         wanted = [name for name in names if name not in leases]
         if how.exclusive:
-            how, templates = replace(how, slots=1), {self.name: self.template}
+            how = replace(how, slots=1, exclusive=False)
+            templates = {self.name: self.template}
             # Of two readers that become writers, each would wait for the permit of the other.
             for holder in stores[how.store].find_many(wanted):
                 if holder is not None and is_own(holder, how.store, self.strand):
@@ -336,7 +339,7 @@ class Block(Use):
         found, names = dict[str, Lease](), self._names()
         for each in _outer.get():
             other = each()
-            if other is None or not other.has_begun or not self.is_beside(other):
+            if other is None or not other.has_begun:
                 continue
             if in_transaction and other.database != self.database:
                 continue
@@ -344,13 +347,15 @@ class Block(Use):
                 name = str(lease.base_name)
                 plain = self.how.slots == 1 or self.how.exclusive
                 alike = lease.store == self.how.store and (lease.slot is None) is plain
-                if alike and name in names and lease.is_here() and not lease.ended_well:
+                if not alike or name not in names or not self.is_beside(other):
+                    continue
+                if lease.is_here() and not lease.ended_well:
                     found[name] = lease
         return found
 
     def check_kept(self, *, failed: bool) -> None:
-        """See at the end of the block whether what is kept until the commit is still there."""
-        for lease in self.kept:
+        """See at the end of the block whether what lasts until the commit is still there."""
+        for lease in self.kept if failed else self.lasting:
             if failed:
                 lease.end_block(failed=True)  # Also after a rollback, the lock cools.
                 continue
@@ -361,7 +366,7 @@ class Block(Use):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self.kept:
+        if self.lasting:
             self.check_kept(failed=kind is not None)
         self.end(failed=kind is not None)
 

@@ -12,8 +12,8 @@ from .history import note_event
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
     "invalid_state",
+# Why a task was skipped; ``signals.OUTCOMES`` has them too.
 ]  # fmt: skip
-"""why a task was skipped; ``signals.OUTCOMES`` has them too"""
 
 
 def reason_of(holder: LockInfo) -> SkipReason:

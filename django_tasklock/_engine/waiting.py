@@ -249,6 +249,8 @@ class Attempt:
                 told = {info.name for info in news.holders}
                 others = [info for info in refusal.holders if info.name not in told]
                 refusal = Refusal((*news.holders, *others))
+                if any(map(self.in_vain, refusal.holders)):
+                    return None
                 ends, watches = end_of(refusal.holder), self.store.takeover
             elif watches:
                 owners = [holder.owner for holder in refusal.holders]

@@ -108,14 +108,6 @@ class LockedTask(TaskOptions):
         cls.says_acks_late = cls.acks_late is not None
         check_class(cls, LockedTask)
 
-    @classmethod
-    def bind(cls, app: Any) -> Any:
-        """As `celery.Task.bind`. Raises `InvalidLockConfig` for wrong ``task_annotations``."""
-        bound = super().bind(app)
-        if app.annotations:  # They have set attributes of the class since it was checked.
-            check_class(cls, LockedTask)
-        return bound
-
     def worker_request(self, given: Any, consumer: Any) -> Any:
         """Return our request class, combined with the one that the project has given the task.
 
@@ -261,6 +253,8 @@ class LockedTask(TaskOptions):
     def apply(self, *args: Any, **options: Any) -> Any:
         """As `celery.Task.apply`, under the lock. Raises `InvalidLockConfig` as `apply_async`."""
         check_call(self, options)
+        if LEASE in options:
+            raise TypeError("apply() sends nothing, and takes no lease: use apply_async()")
         return super().apply(*args, **options)
 
     def send_anyway(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:

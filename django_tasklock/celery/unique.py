@@ -92,7 +92,8 @@ class Unique(Step):
             raise
 
     def judge(self, run: Run) -> None:
-        """Raise `Skip` if another message has the reservation now: that one starts later.
+        """Have the message's reservation last for ``unique_for`` from now: it is not lost. Raise
+        `Skip` if another message has it now: that one starts later.
 
         Never under the lock: the other would be skipped for this one's sake at the same time.
         """
@@ -101,10 +102,11 @@ class Unique(Step):
         # What a redelivery has reserved ended with its first start.
         if key not in list(message.reserved) or message.attempts.again:
             return
-        other = task.locks.store.get_note(key)
+        ttl = (message.request.headers or {}).get(UNIQUE_FOR, task.unique_for)
+        other = task.locks.store.reserve(key, message.id, ttl)
         # If it is the follow-up, the other may just be leaving the job to this one.
-        if other not in (None, message.id) and not message.end_reserved():
-            raise Skip("coalesced", Owner(task=str(task.name), task_id=other))
+        if other is not None and not message.end_reserved():
+            raise Skip("coalesced", Owner(task=str(task.name), task_id=str(other)))
 
     def refused(self, run: Run, holder: LockInfo) -> None:
         """End the reservation of a message that is not to run, and try the lock once more."""

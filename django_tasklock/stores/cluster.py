@@ -98,8 +98,8 @@ class Nodes:
         """Asks no server. Raises `InvalidLockConfig` for a wrong option."""
         self.alias = settings.alias
         self.options: dict[str, Any] = timeouts(settings)
+        # Which master has the slot of each bucket, as far as that is known.
         self.masters: Mapping[int, Address] = {}
-        """which master has the slot of each bucket, as far as that is known"""
         self._clients: dict[Address, Client] = {}
         # When a node last did not know, or did not answer.
         self._failed: dict[Address, float] = {}

@@ -81,10 +81,10 @@ class MemoryStore(BaseStore):
 
     # Reentrant: a signal handler may run inside of a call and take a lock too. Native: the renewal
     # thread and greenlets share it, and no greenlet is switched to while it is held.
+    # Held while anything of a memory store is read or changed, and never longer.
     guard_of: ClassVar[OfProcess[threading.RLock]] = OfProcess(new_rlock)
-    """held while anything of a memory store is read or changed, and never longer"""
+    # Of all stores of this process: a test may replace its store, and keep its rows.
     last_fence: ClassVar[int] = 0
-    """of all stores of this process: a test may replace its store, and keep its rows"""
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)

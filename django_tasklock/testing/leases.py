@@ -36,8 +36,8 @@ from .steps import (
 ODD_NAMES = (
     "a", "A", "a:", ":a", "aa", "a:b:c", "a%3Ab", "*", "[a-z]?", "{slot}", "é", "锁", "'\"\\;--",
     "../../name", "n" * 200,
+# Legal names that break careless code.
 )  # fmt: skip
-"""legal names that break careless code"""
 
 
 class Granting(ContractTests):

@@ -22,12 +22,12 @@ from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal
 from ..stores.records import new_record
 
+# A ttl that does not end within a test.
 LONG_SECONDS = 30.0
-"""a ttl that does not end within a test"""
+# How long a test waits for what must happen, before it fails.
 TIMEOUT_SECONDS = 20.0
-"""how long a test waits for what must happen, before it fails"""
+# How long a lock may outlive its lease, in a store that counts whole seconds.
 ROUNDING_SECONDS = 2.5
-"""how long a lock may outlive its lease, in a store that counts whole seconds"""
 
 
 class ContractTests:

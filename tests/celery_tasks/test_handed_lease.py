@@ -181,8 +181,10 @@ def test_what_cannot_be_handed_on_is_refused_before_anything_is_sent(
         assert lease.release()
 
 
-def test_a_lease_that_is_over_is_refused(room: Mailroom, task: Any) -> None:
+def test_a_lease_that_is_over_and_a_run_that_is_here_are_refused(room: Mailroom, task: Any) -> None:
     lease = taken(NAME)
+    with pytest.raises(TypeError, match="takes no lease"):
+        task.apply([1], lease=lease)
     lease.release()
     with pytest.raises(LeaseLost):
         task.apply_async([1], lease=lease)

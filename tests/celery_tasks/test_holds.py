@@ -17,7 +17,7 @@ from django_tasklock.stores.base import Note
 from tests.app.models import Job
 from tests.celery_tasks.conftest import job_guard, lose, recording, status
 from tests.mailroom import Mailroom, Message, Runs, elsewhere
-from tests.steps import LONG, Meanwhile, holder, sent, taken, waiting
+from tests.steps import LONG, SOON_SECONDS, Meanwhile, holder, sent, taken, waiting
 from tests.waiting import until
 
 ON_CONFLICT = pytest.mark.parametrize("on_conflict", ["skip", "retry", "raise", "coalesce", "run"])
@@ -80,6 +80,20 @@ def test_it_does_not_wait_in_its_worker(room: Mailroom, slots: int) -> None:
     assert run.result() == ("SUCCESS", "done:1")
 
 
+def test_it_leaves_its_worker_when_a_hold_comes_before_it(room: Mailroom) -> None:
+    # Given a run that ends, a hold that waits for its lock, and then a message that does so
+    lease = taken("job:1")
+    hold = Meanwhile(lambda: locks.hold("job:1", LONG, "alice", wait=None))
+    until(lambda: waiting("job:1") == 1, "the hold")
+    message = room.message(lock_wait=None)
+    run = Meanwhile(lambda: room.deliver(message))
+    until(lambda: waiting("job:1") == 2, "the message")
+    # When the hold has the lock, I expect the message to wait in its queue
+    assert lease.release()
+    assert hold.result() is not None
+    assert run.result(SOON_SECONDS)[0] == "IGNORED"
+
+
 def test_it_comes_again_after_the_hold_one_after_the_other_and_sees_a_clear(room: Mailroom) -> None:
     task = room.task()
     # Of a hold that ends soon, each gets a turn after its end
@@ -122,11 +136,14 @@ def test_the_time_under_a_hold_is_none_of_lock_retry_for(room: Mailroom) -> None
 
 @pytest.mark.parametrize("on_conflict", ["skip", "retry"])
 def test_a_duplicate_is_refused_while_the_message_waits(room: Mailroom, on_conflict: str) -> None:
-    task = room.task(unique_while="queued", on_conflict=on_conflict)
-    first = task.delay(1)
+    """However long the hold is: ``unique_for`` begins anew with each delivery."""
+    task = room.task(unique_while="queued", on_conflict=on_conflict, unique_for=1.5)
+    first, sent_at = task.delay(1), time.monotonic()
     held()
     message = waits(room, room.take())
-    assert task.delay(1).id == first.id
+    while time.monotonic() < sent_at + 2:
+        message = waits(room, message)
+        assert task.delay(1).id == first.id
     locks.clear("job:1")
     assert room.waiting() == []
     assert room.deliver(message)[0] == "SUCCESS"

@@ -103,10 +103,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_a_wrong_option_is_an_error_when_the_task_is_made(
     options: dict[str, Any], says: str
 ) -> None:
-    """Also where the setting ``task_annotations`` gives it, when the app takes the task up."""
-    for ways in (options, {"annotations": {"process": options}}, {"annotations": {"*": options}}):
-        with pytest.raises(InvalidLockConfig, match=f"task process: .*{re.escape(says)}"):
-            made(**ways)
+    with pytest.raises(InvalidLockConfig, match=f"task process: .*{re.escape(says)}"):
+        made(**options)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from django_tasklock import Lease, LockNotAcquired, lock, locks
 from django_tasklock.stores.base import BaseStore
+from django_tasklock.views import lock_view
 from tests.steps import LONG, SOON_SECONDS, Meanwhile, holder, killed_in_child, taken
 from tests.waiting import PATIENCE, until
 
@@ -119,6 +120,8 @@ class TestTheWriter:
         for options in wrong:
             with pytest.raises(ValueError, match="exclusive=True needs the slots"):
                 lock("prices", exclusive=True, **options)
+            with pytest.raises(ValueError, match="exclusive=True needs the slots"):
+                lock_view("prices", exclusive=True, **options)
         with pytest.raises(TypeError, match="exclusive"):
             lock("prices", slots=2, exclusive=1)  # type: ignore[call-overload]
         with pytest.raises(ValueError, match="slots must be 1 with several"):

@@ -345,6 +345,23 @@ class TestLoss:
             work()
         assert not Job.objects.exists()
 
+    def test_between_two_blocks_the_second_one_rolls_it_back(self) -> None:
+        """Though it has begun when nobody here knew of the loss yet."""
+
+        def work() -> None:
+            with until_commit():
+                Job.objects.create()
+            locks.clear(NAME)
+            other.append(taken(NAME))
+            with until_commit():
+                Job.objects.create()
+
+        other: list[Lease] = []
+        with pytest.raises(LeaseLost), transaction.atomic():
+            work()
+        assert not Job.objects.exists()
+        assert other[0].release()
+
     def test_after_the_block_it_is_told_and_nothing_is_raised(self) -> None:
         ended: list[str] = []
         with sent(lock_lost) as lost, sent(lock_released) as released, transaction.atomic():

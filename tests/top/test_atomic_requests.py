@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, override_settings
 from django.urls import include, path
 from django.utils.decorators import method_decorator
+from django.utils.functional import classproperty
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.viewsets import ViewSet
@@ -176,6 +177,8 @@ def test_a_check_finds_the_views_whose_lock_ends_before_the_commit(
         assert "releases its lock before its commit" in said
         assert view.__module__ in said or "On" in said
     assert found_in(lock_view("x", until_commit=sqlite_alias)(created)) != []
+    broken: Any = type("Broken", (Plain,), {"anything": classproperty(lambda cls: 1 / 0)})
+    assert len(found_in(broken.as_view(), early(created))) == 1
 
     # It is quiet about those that are right
     atomic(sqlite_alias)

@@ -22,6 +22,7 @@ from django_tasklock import AlreadyQueued, LockNotAcquired, StoreUnavailable, lo
 from django_tasklock.signals import lock_acquired, lock_contended
 from django_tasklock.stores import stores
 from django_tasklock.tasks import aenqueue_once, enqueue_once, locked
+from tests.agent import Agent
 from tests.conftest import UseRedis
 from tests.inside import operators
 from tests.proxy import CutProxy
@@ -171,9 +172,14 @@ def test_a_duplicate_of_what_the_backend_does_not_know_raises() -> None:
 
 def test_a_call_that_cannot_be_enqueued_leaves_no_reservation() -> None:
     sync = task()
-    sync.meanwhile = lambda: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        enqueue_once(sync, 7)
+
+    def other() -> None:
+        raise AlreadyQueued("another job", None, "id-9")
+
+    for error, meanwhile in ((ZeroDivisionError, lambda: 1 / 0), (AlreadyQueued, other)):
+        sync.meanwhile = meanwhile
+        with pytest.raises(error):
+            enqueue_once(sync, 7)
     sync.meanwhile = None
     assert enqueue_once(sync, 7) is sync.queue[0]
 
@@ -322,6 +328,18 @@ def test_a_run_that_meets_an_outage_ends_its_reservation_as_soon_as_the_store_an
     with cut_proxy.away(), pytest.raises(StoreUnavailable):
         sync.run()
     until(lambda: not reserved())
+    # Also one that was refused, and cannot end it now
+    enqueue_once(sync, 7)
+
+    def falls_silent(**_: Any) -> None:
+        gone(cut_proxy)
+
+    with Agent() as agent:
+        assert agent.ask("acquire", name="account:7", ttl=LONG)
+        with told(lock_contended, falls_silent), pytest.raises(StoreUnavailable):
+            sync.run()
+        cut_proxy.accept()
+        until(lambda: not reserved())
     # One that has the lock already gives it back, and does not begin
     enqueue_once(sync, 7)
 

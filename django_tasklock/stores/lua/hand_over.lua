@@ -72,6 +72,7 @@ local function hand_over(key, name, own, permits, gate)
   for _, place in ipairs(queues_of(name, own, permits)) do
     local queue, slot = place[1], place[2]
     local shut = slot > 0 and redis.call('EXISTS', gate) == 1
+    if shut then tell_permits(queue) end -- It learns when the gate may be free, and asks then.
     local first, second = unpack(shut and {} or listening(queue, slot, 2))
     if first then
       local ttl, value = string.match(first, '^%d+:(%d+):(.*)', 45)

@@ -34,8 +34,8 @@ class Vote:
         self.refused = {member: done for member, done in given.items() if not done.made}
         self.failed = answers.failed
         self.answered = len(given) >= majority
+        # What removes the records that are new with the changes.
         self.new = undoing(changes)
-        """what removes the records that are new with the changes"""
 
     @property
     def carried(self) -> bool:

@@ -23,8 +23,8 @@ class Encoding:
     def __init__(self, dumps: Callable[[str], bytes | str]) -> None:
         """``dumps``: makes a value of a text."""
         self._dumps = dumps
+        # What every record with a version has in its value, and no other.
         self.versioned = self.with_version("").removesuffix(b'"').removesuffix(b"\\")
-        """what every record with a version has in its value, and no other"""
 
     def value_of(self, record: Record) -> bytes:
         """The value to write for a record."""

@@ -206,8 +206,8 @@ class Client:
             of_renewal: other ones for the connections of the renewal thread.
         """
         self.alias, self.pool = alias, pool
+        # Makes a connection that only the caller uses; see `_new_connection`.
         self.new_connection: Callable[..., Any] = partial(_new_connection, pool, options)
-        """makes a connection that only the caller uses; see `_new_connection`"""
         self._connections = self._of_process(pool.max_connections)
         # The renewal thread must not wait for the other threads. Under gevent and eventlet it must
         # not share a socket with them either.

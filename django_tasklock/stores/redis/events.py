@@ -33,13 +33,13 @@ class EventStream:
 
     def __init__(self, settings: StoreSettings, client: Client, key: bytes) -> None:
         """``key``: of the stream. Raises `InvalidLockConfig` for a wrong option."""
+        # How many events are kept.
         self.kept: int = settings.option(
             HISTORY_OPTION,
             DEFAULT_EVENTS,
             lambda given: type(given) is int and 0 <= given <= MOST_EVENTS,
             f"a number of events from 0 to {MOST_EVENTS}",
         )
-        """how many events are kept"""
         # Whether the log was told that the server refuses.
         self._told = False
         self._alias, self._client, self._key = settings.alias, client, key
