@@ -124,7 +124,8 @@ class TaskOptions(WorkerTask):
     #: job may wait. `"unfinished"`: one may wait or run.
     unique_while: ClassVar[Literal["queued", "unfinished", None]] = None
     #: float, seconds
-    #: How long a message may wait, beyond its ETA, before another one may be sent.
+    #: How long a message may wait for its next delivery, beyond its ETA, before another one may be
+    #: sent.
     unique_for: ClassVar[Annotated[float, arguments.checked_ttl]] = 3600
     #: `"return"` or `"raise"`
     #: What `apply_async` does with a duplicate. `"return"`: it returns the result of the message

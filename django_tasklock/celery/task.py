@@ -82,7 +82,8 @@ class LockedTask(TaskOptions):
         Keeps duplicates out of the queue. "queued": one message of a job may wait. "unfinished":
         one may wait or run.
     ``unique_for``: float, seconds; default 3600.
-        How long a message may wait, beyond its ETA, before another one may be sent.
+        How long a message may wait for its next delivery, beyond its ETA, before another one may be
+        sent.
     ``on_duplicate``: "return" or "raise"; default "return".
         What ``apply_async`` does with a duplicate. "return": it returns the result of the message
         that is there. "raise": it raises `AlreadyQueued`.
