@@ -41,6 +41,7 @@ DOOM_SECONDS = 0.004
 class Deed:
     """``what``: "E" on entering, "L" on leaving, "R" after a release, "K" for somebody killed.
 
+    ``fence``: 0 of the writer, which has none of a permit.
     ``asked``: when the lock was asked for.
     """
 
@@ -120,13 +121,13 @@ def readers(ledger: Ledger, chance: Random) -> None:
     if chance.random() < 0.75:
         permits(ledger, chance)
         return
-    with lock(NAME, ttl=TTL_SECONDS, wait=None, slots=SLOTS, exclusive=True) as lease:
+    with lock(NAME, ttl=TTL_SECONDS, wait=None, slots=SLOTS, exclusive=True):
         keys = [f"{NAME}#{slot}/{slot}" for slot in range(1, SLOTS + 1)]
         for key in keys:
-            ledger.write("E", key, lease.fence)
+            ledger.write("E", key, None)  # Its fence is that of another lock.
         time.sleep(chance.uniform(0, WORK_SECONDS))
         for key in keys:
-            ledger.write("L", key, lease.fence)
+            ledger.write("L", key, None)
 
 
 def several(ledger: Ledger, chance: Random) -> None:

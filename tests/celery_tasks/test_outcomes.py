@@ -193,6 +193,16 @@ def test_the_lease_of_a_run_has_the_template_an_adopted_one_too(
     assert [one["template"] for one in told] == [task.naming.template] * 3
 
 
+def test_a_direct_call_under_a_hold_is_skipped_and_says_by_whom_and_why(room: Mailroom) -> None:
+    task = room.task()
+    assert locks.hold("job:1", LONG, "alice", "a migration") is not None
+    assert task(1)["reason"] == "held_by_operator"
+    (event,) = [event for event in locks.history("job:1") if event.kind == "skipped"]
+    assert (event.reason, event.owner.task) == ("held_by_operator", task.name)
+    assert event.holder is not None
+    assert (event.holder.held_by, event.holder.reason) == ("alice", "a migration")
+
+
 @pytest.mark.usefixtures("room")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_skip_of_a_django_task_is_in_the_history_too(asynchronous: bool) -> None:
@@ -213,7 +223,7 @@ def test_the_skip_of_a_django_task_is_in_the_history_too(asynchronous: bool) -> 
         work(Context(), 1)
     event = skip_of("id-1")
     assert (event.name, event.reason) == ("job:1", "held_by_operator")
-    assert event.holder.held_by == "alice"
+    assert (event.holder.held_by, event.holder.reason) == ("alice", "a migration")
 
 
 # ------------------------------------------------------------------------------ its own next run

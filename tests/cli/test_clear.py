@@ -25,8 +25,8 @@ from tests.inside import clear_after_the_first, reserved_key
 from tests.steps import holder, orphan, sent, server
 
 pytestmark = pytest.mark.usefixtures("on_redis")
-MANY = 21
-"""so many that the command prints totals"""
+MANY = 101
+"""so many that the command prints totals, and the history has more than it shows at once"""
 LEFT_ALONE = r"^Changed hands meanwhile, so left alone: {}\.$"
 
 
@@ -141,7 +141,7 @@ def test_a_few_clears_are_a_line_each_and_very_many_a_total_and_each_is_an_event
         for number in range(MANY):
             taken(f"video:{number}")
         assert run("clear", "--prefix", "video:", "--noinput") == f"cleared {MANY}\n"
-    assert len(locks.history()) == len(heard) == 1 + MANY
+    assert len(locks.history(limit=2 * MANY)) == len(heard) == 1 + MANY
     assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
     taken("report")
     call_command("locks", "clear", prefix="rep", interactive=False, stdout=io.StringIO())

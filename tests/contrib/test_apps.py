@@ -113,6 +113,7 @@ said["status"] = job.status
 said["known"] = [each for each in shown if
     "Celery cannot be imported here, so no task is known: No module" not in each]
 said["row"] = json.loads(command("show", "video:2", "--format", "json"))["row"]
+said["table"] = "Held by" in command("show", "video:2")
 said["detail"] = page(LIST + "default_3Avideo_3A2/change/")[:3]
 print(json.dumps(said))
 """
@@ -185,5 +186,5 @@ def test_what_is_about_tasks_without_celery(
     assert "Traceback" not in done.stderr
     assert json.loads(done.stdout) == {
         "works": [True, True, True, True, True],
-        "known": [], "status": "queued", "row": None, "detail": "200",
+        "known": [], "status": "queued", "row": None, "table": True, "detail": "200",
     }  # fmt: skip

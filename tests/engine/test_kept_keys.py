@@ -90,7 +90,8 @@ def test_a_hold_keeps_callers_of_its_tenant_from_its_permits(
         assert info is not None
         with pytest.raises(LockNotAcquired) as refused, lock(NAME, slots=2):
             raise AssertionError
-        assert (refused.value.holder or info).key == info.key
+        assert refused.value.holder is not None
+        assert refused.value.holder.key == info.key
     waiter = waiter_of("acme", slots=2)
     assert taken_by("beta", slots=2).release()
     assert Meanwhile(acme.release).result()

@@ -13,6 +13,7 @@ import pytest
 from django_tasklock import Lease, LockNotAcquired, lock, locks
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.views import lock_view
+from tests.agent import Agent
 from tests.steps import LONG, SOON_SECONDS, Meanwhile, holder, killed_in_child, taken
 from tests.waiting import PATIENCE, until
 
@@ -68,6 +69,15 @@ class TestOnEveryStore:
         assert getattr(refused.value.holder, "name", "") == reader.name
         assert (reader.held, read().slot) == (True, 2)
 
+    def test_a_writer_whose_wait_runs_out_lets_newcomers_in_again(
+        self, each_store: BaseStore
+    ) -> None:
+        reader = read()
+        with pytest.raises(LockNotAcquired):
+            write(wait=0.3).__enter__()
+        assert not locks.is_locked("prices")
+        assert (reader.held, read().slot) == (True, 2)
+
 
 class TestTheWriter:
     def test_a_reader_that_would_become_the_writer_is_refused_at_once(
@@ -82,7 +92,16 @@ class TestTheWriter:
         # I expect it to be told so, and the other writer to have its turn
         waits.result()
 
+    def test_a_reader_that_is_killed_is_waited_for_no_longer(self, on_redis: object) -> None:
+        with Agent() as agent:
+            assert agent.ask("acquire", name="prices", slots=READERS, ttl=LONG)
+            waits = writer(lambda: "written")
+            agent.kill()
+            assert waits.result(SOON_SECONDS) == "written"
+
     def test_inside_its_block_it_writes_again_and_does_not_read(self, store: BaseStore) -> None:
+        with write(), pytest.raises(LockNotAcquired, match="by this very thread"):
+            lock("prices", slots=READERS, wait=PATIENCE).__enter__()
         with write(reentrant=True) as outer:
             with write(reentrant=True) as inner:
                 assert (inner is outer, outer.name, outer.slot) == (True, "prices", None)

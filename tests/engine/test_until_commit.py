@@ -322,14 +322,14 @@ class TestLoss:
         def run_out(lease: Lease) -> None:
             until(lambda: not lease.held)
 
-        def work(lose: Callable[[Lease], None]) -> None:
-            with lock([NAME, "seat:1"], ttl=0.5, renew=False, until_commit=True) as leases:
+        def work(lose: Callable[[Lease], None], ttl: float) -> None:
+            with lock([NAME, "seat:1"], ttl=ttl, renew=False, until_commit=True) as leases:
                 Job.objects.create()
                 lose(leases[0])
 
-        for lose in (cleared, run_out):
+        for lose, ttl in ((cleared, LONG), (run_out, 0.5)):
             with pytest.raises(LeaseLost), transaction.atomic():
-                work(lose)
+                work(lose, ttl)
             assert not Job.objects.exists()
             is_free_soon(NAME, "seat:1")
 

@@ -76,15 +76,16 @@ def test_of_ten_orders_that_are_clicked_again_and_again_each_is_paid_once(
             url = f"/orders/{number}/"
             assert Client().post(url).content == b"paid"
 
-    # When several customers click on all of them
-    with override_settings(ROOT_URLCONF=(path("orders/<int:number>/", locked),)):
-        all_of(*[click] * 4)
-
-    # I expect each order to be paid once
     with connections[postgres_alias].cursor() as cursor:
-        cursor.execute("SELECT number FROM payment")
-        assert sorted(number for (number,) in cursor.fetchall()) == list(range(10))
-        cursor.execute("DROP TABLE payment")
+        try:
+            # When several customers click on all of them
+            with override_settings(ROOT_URLCONF=(path("orders/<int:number>/", locked),)):
+                all_of(*[click] * 4)
+            # I expect each order to be paid once
+            cursor.execute("SELECT number FROM payment")
+            assert sorted(number for (number,) in cursor.fetchall()) == list(range(10))
+        finally:
+            cursor.execute("DROP TABLE payment")
 
 
 @pytest.mark.usefixtures("_atomic_default")
