@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _annotations: dict[str, Any] = {}
@@ -23,6 +23,14 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function, **_annotations)
     except ValueError:
         return inspect.signature(lambda *_, **__: None)
+
+
+def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some arguments that ``function`` takes by name behind its first one."""
+    takes = list(signature_of(function).parameters.values())[1:]
+    names = {each.name for each in takes}
+    anything = any(each.kind is each.VAR_KEYWORD for each in takes)
+    return {name: given[name] for name in given if anything or name in names}
 
 
 def is_generator(function: Any) -> bool:

@@ -22,6 +22,7 @@ from django.utils.functional import cached_property
 from .._compat.celery import delays_natively
 from .._values.arguments import checked_name
 from .._values.slots import checked_slots
+from .naming import Names
 from .options import TaskOptions
 
 # The option of a call that is sent whatever is in the queue. It is an option because a mixin may
@@ -29,10 +30,8 @@ from .options import TaskOptions
 ANYWAY = "tasklock_anyway"
 
 # The message header with what a message must keep when it is requeued. It is a wire format:
-# ``sent``, ``token``, ``copy``, ``tries``, and the keys below.
+# ``sent``, ``token``, ``copy``, ``tries``, the fields of `Names`, and the keys below.
 HEADER = "tasklock"
-# The lock's name, and how many calls may hold it at once: read where a function says that.
-NAME, SLOTS = "name", "slots"
 # The key that the call has reserved.
 RESERVED = "reserved"
 # The name of the serializer with which the message came: the main process tells its run.
@@ -75,9 +74,9 @@ class Call:
         return bool(self.options.get("retries")) or self.task.request.id == self.id
 
     @cached_property
-    def named(self) -> tuple[str, int]:
-        """The name of the lock, and how many calls with it may run at once. Raises `TypeError` or
-        `ValueError` for wrong arguments, and what a function of the project's raises."""
+    def named(self) -> Names:
+        """What the call locks and reserves. Raises `TypeError` or `ValueError` for wrong arguments,
+        and what a function of the project's raises."""
         request: Any = self.task.request
         if self.own:  # A retry of the same work, whatever its row says by now.
             given = (self.options.get("headers") or {}).get(HEADER)
@@ -90,7 +89,7 @@ class Call:
     @property
     def name(self) -> str:
         """The name of the lock. Raises as `named` does."""
-        return self.named[0]
+        return self.named.name
 
     def note(self, **ours: Any) -> None:
         """Write into our header of the message."""
@@ -106,7 +105,7 @@ class Call:
             ours |= {BESIDE: given.get(BESIDE), CALLED: given.get(CALLED) or given.get("sent")}
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
-            ours |= {NAME: self.name, SLOTS: self.named[1]}
+            ours |= {key: value for key, value in self.named._asdict().items() if value}
         self.note(**ours)
 
     def publish(self) -> Any:
@@ -145,13 +144,15 @@ def _until(task: TaskOptions, moment: Any) -> float:
     return aware.astimezone(timezone.utc).timestamp() - time.time()
 
 
-def named_by(task: TaskOptions, ours: Any) -> tuple[str, int] | None:
-    """Return the lock's name, and its slots, by a message's own header; None if it has no valid
-    ones. A number of slots that does not depend on the call is the task's of now."""
+def named_by(task: TaskOptions, ours: Any) -> Names | None:
+    """Return what a message locks and reserves, by its own header; None if that is not valid. A
+    number of slots that does not depend on the call is the task's of now."""
     now = type(task).lock_slots
     with suppress(TypeError, ValueError, KeyError):
-        slots = checked_slots(ours[SLOTS], SLOTS) if callable(now) else now
-        return checked_name(ours[NAME]), slots
+        slots = checked_slots(ours["slots"], "slots") if callable(now) else now
+        limits = [checked_name(name) for name in ours.get("limits", ())]
+        if len(limits) == len(task.lock_limits):
+            return Names(checked_name(ours["name"]), slots, limits, ours.get("unique", ""))
     return None
 
 

@@ -28,6 +28,10 @@ class Conflict:
     # Whether a refused call runs all the same, without the lock.
     runs_beside = False
 
+    def chosen(self, run: Any, holder: LockInfo) -> Conflict:
+        """Return the conflict that counts for this refusal. Raises what ends the call."""
+        return self
+
     def refused(self, run: Any, holder: LockInfo) -> Any:
         """Called when another has the lock, and no `Step` has kept the message. Returns the call's
         result, or raises what ends the call."""

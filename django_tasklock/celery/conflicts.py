@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
 from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
+from .._values.signatures import taken_by
 from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
 from .coalesce import Coalesce
@@ -48,7 +50,7 @@ class Retried(Raised):
 class RunBeside(Conflict):
     """The call runs without the lock, to watch what the lock would do."""
 
-    outcome, runs_beside = "run all the same", True
+    outcome, runs_beside = "run all the same, and report it", True
 
     def refused(self, run: Run, holder: LockInfo) -> Any:
         task, message = run.task, run.message
@@ -61,6 +63,27 @@ class RunBeside(Conflict):
             raise Skip(reason_of(holder), holder.owner) from None
 
 
+class Decided(Conflict):
+    """A function of the project's says at each refusal what becomes of the call."""
+
+    runs_beside = True  # Perhaps.
+
+    def __init__(self, decide: Callable[..., str]) -> None:
+        self.decide = decide
+        self.outcome = f"do what {getattr(decide, '__qualname__', decide)} says"
+
+    def chosen(self, run: Run, holder: LockInfo) -> Conflict:
+        message = run.message
+        given = run.task.naming.arguments_of(message.args, message.kwargs)
+        answer = self.decide(holder, **taken_by(self.decide, given))
+        if answer not in DECISIONS:
+            known = ", ".join(map(repr, DECISIONS))
+            raise ValueError(f"on_conflict must return one of {known}, not {answer!r}")
+        return CONFLICTS[answer]
+
+
+# What a function may return.
+DECISIONS = ("skip", "retry", "raise", "run")
 # By the values of ``on_conflict``: there is no other list of them.
 CONFLICTS: dict[str, Conflict] = {
     "skip": Skipped(), "retry": Retried(), "raise": Raised(), "coalesce": Coalesce(),

@@ -143,7 +143,7 @@ class Debounce(Step):
     def refused(self, run: Run, holder: LockInfo) -> None:
         """Wait for the lock: calls that this one has replaced rely on it."""
         message = run.message
-        if message.count(MOMENT) and message.task.conflict.skips:
+        if message.count(MOMENT) and run.conflict.skips:
             message.request.expires = None
             wait_for_lock(message, holder, longest=CHECK_SECONDS)
 

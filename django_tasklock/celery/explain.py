@@ -26,8 +26,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
         why = "the task has no lock_name: its own name and a digest of the call's arguments"
     options = {option: getattr(type(task), option) for option in OPTIONS}
     own = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
-    taken, slots = task.naming.named(args, kwargs)
-    return Explanation(task, taken, why, task.naming.arguments_of(args, kwargs), slots, own)
+    names, arguments = task.naming.named(args, kwargs), task.naming.arguments_of(args, kwargs)
+    return Explanation(task, names.name, why, arguments, names.slots, own, names.unique)
 
 
 def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
@@ -37,7 +37,7 @@ def duplicate_of(explanation: Explanation) -> str | LockInfo | None:
     if task.unique_while is None:
         return None
     store = task.locks.store
-    other: str | None = store.get_note(key_of(str(task.name), name))
+    other: str | None = store.get_note(key_of(str(task.name), explanation.unique_name or name))
     if other is not None or task.unique_while != "unfinished":
         return other
     holder: LockInfo | None = store.find(name)

@@ -53,7 +53,7 @@ class Handing(Step):
         message, task, handle = run.message, run.task, run.message.handle
         if handle is None or handle.alias != task.lock_store:
             return None
-        if not _is_of(handle.name, handle.slots, *message.named):
+        if not _is_of(handle.name, handle.slots, message.name, message.slots):
             return None
         owner, template = run.use.record(), task.naming.template
         lease = task.locks.try_adopt(str(handle), run.use, owner, task.how(), template)
@@ -75,7 +75,7 @@ def detached(call: Call, lease: Any) -> str:
     task = call.task
     own = isinstance(lease, Lease)
     said: Any = lease if own else read_handle(lease)
-    alias, slots = said.store if own else said.alias, call.named[1]
+    alias, slots = said.store if own else said.alias, call.named.slots
     for run in runs.get():
         if run.row.key and not run.row.replaced and run.lease.token == said.token:
             raise ValueError(

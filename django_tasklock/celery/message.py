@@ -29,6 +29,7 @@ from .._values.printable import printable
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
 from .call import BESIDE, HEADER, LEASE, REFUSED, RESERVED, is_of, named_by
+from .naming import Names
 from .note import Attempts, Skip
 from .options import TaskOptions
 
@@ -94,20 +95,20 @@ class Message:
         return f"{self.task.name}[{self.id}]"
 
     @cached_property
-    def named(self) -> tuple[str, int]:
-        """The lock's name, and its slots: what the message carries; of a call without, what its
+    def named(self) -> Names:
+        """What it locks and reserves: what the message carries; of a call without, what its
         arguments give now. Raises as `Naming.named` does."""
         return named_by(self.task, self.ours) or self.task.naming.named(self.args, self.kwargs)
 
     @property
     def name(self) -> str:
         """The lock's name. Raises as `named`."""
-        return self.named[0]
+        return self.named.name
 
     @property
     def slots(self) -> int:
         """How many calls with this lock may run at once. Raises as `named`."""
-        return self.named[1]
+        return self.named.slots
 
     @property
     def job(self) -> str:

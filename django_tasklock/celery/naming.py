@@ -1,11 +1,11 @@
-"""The arguments of a call, its lock's name, and its slots."""
+"""The arguments of a call, and the names of what it locks and reserves."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Task
 
@@ -15,41 +15,41 @@ from .._values.signatures import signature_of
 from .._values.slots import checked_slots
 
 
+class Names(NamedTuple):
+    """What a call locks and reserves. It travels in our header of its message, by these keys."""
+
+    # The lock's.
+    name: str
+    # How many calls with that name may run at once.
+    slots: int = 1
+    # Of ``lock_limits``, in their order.
+    limits: Sequence[str] = ()
+    # Of ``unique_name``; "": the lock's.
+    unique: str = ""
+
+
 class Naming:
-    """The arguments, the lock's name and its slots for each call of one task.
+    """The arguments of each call of one task, and what it locks and reserves.
 
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
     ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` makes the
     lock's name of those.
 
     ``task`` is the class: a function that is its attribute would be bound to an instance. Raises
-    `TypeError` or `ValueError` for a ``lock_name`` that does not go with the body's arguments.
+    `TypeError` or `ValueError` for a name that does not go with the body's arguments.
     """
 
-    template: str
-    name_from: Callable[[Mapping[str, Any]], str]
-
     def __init__(self, task: Any) -> None:
-        self.signature = signature = _signature_of_body(task)
-        self._task, self._slots, name = str(task.name), task.lock_slots, task.lock_name
+        self.signature = _signature_of_body(task)
+        self._task, self._slots = str(task.name), task.lock_slots
         # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
-        self.arguments_of = partial(bound_arguments, signature)
-        if isinstance(name, str):
-            self.template, self.name_from = name, NameTemplate(name, signature).fill_from
-        elif isinstance(name, ArgumentNames):
-            name.check(signature)
-            self.template = ":".join([self._task, *(f"{{{field}}}" for field in name.names)])
-            self.name_from = partial(name.name_from, self._task)
-        elif name is None:
-            self.template = f"{self._task}:{{arguments}}"
-            self.name_from = partial(digest_name, self._task)
-        else:
-            self.template = f"{self._task}:{{lock_name}}"
-            self.name_from = lambda arguments: checked_name(name(**arguments))
+        self.arguments_of = partial(bound_arguments, self.signature)
+        self.template, self.name_from = self._named_by(task.lock_name)
+        self._limits = [self._named_by(each.name) for each in task.lock_limits]
+        self._unique = task.unique_name and self._named_by(task.unique_name)
 
-    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, int]:
-        """Return the name of the lock for a call with these arguments, and how many calls with it
-        may run at once.
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Names:
+        """Return what a call with these arguments locks and reserves.
 
         Raises `TypeError` or `ValueError` if the arguments do not give a valid name, or no number
         of slots, and what a function of the project's raises.
@@ -58,7 +58,20 @@ class Naming:
         name, slots = self.name_from(arguments), self._slots
         if callable(slots):
             slots = checked_slots(slots(**arguments), f"lock_slots of the task {self._task}")
-        return name, slots
+        limits = [name_from(arguments) for _, name_from in self._limits]
+        return Names(name, slots, limits, self._unique[1](arguments) if self._unique else "")
+
+    def _named_by(self, said: Any) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
+        """Return the template of the names, and what makes a name of a call's arguments."""
+        if isinstance(said, str):
+            return said, NameTemplate(said, self.signature).fill_from
+        if isinstance(said, ArgumentNames):
+            said.check(self.signature)
+            template = ":".join([self._task, *(f"{{{field}}}" for field in said.names)])
+            return template, partial(said.name_from, self._task)
+        if said is None:
+            return f"{self._task}:{{arguments}}", partial(digest_name, self._task)
+        return f"{self._task}:{{lock_name}}", lambda arguments: checked_name(said(**arguments))
 
 
 def _signature_of_body(task: type[Task]) -> inspect.Signature:

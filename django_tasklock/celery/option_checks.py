@@ -13,7 +13,7 @@ from celery import Task
 
 from .._compat.celery import makes_all_tasks
 from .._engine.names import check_argument
-from .._values.signatures import is_generator, signature_of
+from .._values.signatures import is_generator, signature_of, taken_by
 from ..exceptions import InvalidLockConfig
 from .conflicts import CONFLICTS
 from .naming import Naming
@@ -24,6 +24,9 @@ HINTS = inspect.get_annotations(TaskOptions, eval_str=True)
 
 # Options that one call may give. The others are used by workers, which know only the task's.
 PER_CALL = ("unique_for", "on_duplicate")
+# Those that may be functions of the project's; `CONFLICT` gets the holder first.
+CONFLICT = "on_conflict"
+FUNCTIONS = ("lock_name", "lock_slots", "unique_name", CONFLICT)
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_", "until_commit")
@@ -84,8 +87,9 @@ def _check_value(option: str, value: Any) -> None:
         get_args(hint)[1](value, option)
         return
     # The classes of conflicts say themselves which there are. A value may have no hash.
-    choices = list(CONFLICTS) if option == "on_conflict" else get_args(hint)
-    if value not in choices:
+    is_conflict = option == CONFLICT
+    choices = list(CONFLICTS) if is_conflict else get_args(hint)
+    if not (value in choices or (is_conflict and callable(value))):
         raise ValueError(f"{option} must be one of {', '.join(map(str, choices))}, not {value!r}")
 
 
@@ -114,16 +118,23 @@ def _check_arguments(task: Any) -> None:
         check_argument("guard", task.guard.pk, signature)
     parameters = signature.parameters.values()
     named = {each.name: None for each in parameters if each.kind is not each.VAR_KEYWORD}
-    for option in ("lock_name", "lock_slots"):
-        if callable(value := getattr(task, option)):
+    functions = {option: getattr(task, option) for option in FUNCTIONS}
+    functions |= {f"lock_limits[{at}]": each.name for at, each in enumerate(task.lock_limits)}
+    for option, value in functions.items():
+        if callable(value):
             try:
-                takes = signature_of(value)
+                takes, first, given = signature_of(value), list[str](), named
+                if option == CONFLICT:
+                    first, given = ["the holder"], taken_by(value, named)
                 # With further keywords, a call may have any argument.
-                (takes.bind if len(named) == len(parameters) else takes.bind_partial)(**named)
+                bind = takes.bind if len(named) == len(parameters) else takes.bind_partial
+                bind(*first, **given)
             except TypeError as error:
-                what = f"called with {', '.join(named) or 'no argument'} by name, without self"
+                what = ", ".join([*first, *named]) or "no argument"
                 mend = "Its parameters must have the names of the task's"
-                raise TypeError(f"{option} is {what}: {error}. {mend}") from error
+                raise TypeError(
+                    f"{option} is called with {what} by name, without self: {error}. {mend}"
+                ) from error
 
 
 def _check_body(task: Any) -> None:
@@ -147,6 +158,8 @@ def _check_together(task: Any) -> None:
         )
     if task.lock_slots != 1 and task.unique_while == "unfinished":
         raise ValueError('with lock_slots several calls may run: use unique_while="queued"')
+    if task.unique_name and task.unique_while != "queued":
+        raise ValueError('unique_name needs unique_while="queued". Add it, or leave this out')
     if debounce and task.unique_while:
         raise ValueError("debounce and unique_while exclude each other: leave one out")
     if longest and not debounce:

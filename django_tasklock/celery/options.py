@@ -8,8 +8,8 @@ of the reference page of all this, and the docstring of `LockedTask`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from django.utils.functional import cached_property
 
@@ -38,6 +38,11 @@ def _name(value: Any, option: str) -> None:
         raise ValueError(f"{option} must be a template, by(...) or a callable, not {value!r}")
 
 
+def _limits(value: Any, option: str) -> None:
+    if not (isinstance(value, list | tuple) and all(isinstance(each, Limit) for each in value)):
+        raise ValueError(f"{option} must be a list of limit(...), not {value!r}")
+
+
 def _guard(value: Any, option: str) -> None:
     if not isinstance(value, StatusGuard | None):
         raise ValueError(f"{option} must be a StatusGuard, not {value!r}")
@@ -56,6 +61,14 @@ TtlOrNone = Annotated[float | None, _ttl_or_none]
 Wait = Annotated[float | None, arguments.checked_wait]
 
 
+class Limit(NamedTuple):
+    """What `limit` returns."""
+
+    name: str | ArgumentNames | Callable[..., str]
+    slots: int
+    hold_at_least: float
+
+
 class TaskOptions(WorkerTask):
     """The options of a locked task, and what is made of them once. See `LockedTask`."""
 
@@ -72,6 +85,9 @@ class TaskOptions(WorkerTask):
     #: the arguments that returns it. Above 1, each run holds a permit, such as `NAME#2`. Not with a
     #: `guard`.
     lock_slots: ClassVar[Annotated[int | Callable[..., int], _slots]] = 1
+    #: list of `limit(...)`
+    #: LIMITS.
+    lock_limits: ClassVar[Annotated[Sequence[Limit], _limits]] = ()
     #: float, seconds, or None
     #: How long the lease lives if nothing renews it. None: the store's `TTL`.
     lock_ttl: ClassVar[TtlOrNone] = None
@@ -98,13 +114,15 @@ class TaskOptions(WorkerTask):
     #: str
     #: The store: an alias of the setting [`TASKLOCK`](settings.md).
     lock_store: ClassVar[Annotated[str, arguments.checked_text]] = "default"
-    #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"` or `"run"`
+    #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"`, `"run"` or callable
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
     #: requeued. `"raise"`: it fails with `LockNotAcquired`. `"coalesce"`: all calls that arrive
     #: during a run get one follow-up run, that of the newest. `"run"`: it runs without the
-    #: lock, on the guard alone, and a warning is logged.
-    on_conflict: ClassVar[str] = "skip"
+    #: lock, on the guard alone, and a warning is logged. A function gets the holder's `LockInfo`,
+    #: and by name those of the call's arguments that it takes, and returns one of these but
+    #: `"coalesce"`.
+    on_conflict: ClassVar[str | Callable[..., str]] = "skip"
     #: float, seconds, or None
     #: With `on_conflict="retry"`: how long a message is requeued before `LockNotAcquired`. None:
     #: for ever.
@@ -123,6 +141,10 @@ class TaskOptions(WorkerTask):
     #: Keeps [duplicates out of the queue](../howto/unique-jobs.md). `"queued"`: one message of a
     #: job may wait. `"unfinished"`: one may wait or run.
     unique_while: ClassVar[Literal["queued", "unfinished", None]] = None
+    #: str, callable, `by(...)` or None
+    #: With `unique_while="queued"`: what makes calls duplicates, if not the lock's name. As
+    #: `lock_name`.
+    unique_name: ClassVar[Name] = None
     #: float, seconds
     #: How long a message may wait for its next delivery, beyond its ETA, before another one may be
     #: sent.

@@ -72,8 +72,7 @@ class Redelivery(Step):
         message = run.message
         begun = message.attempts.again or bool(message.request.retries)
         no_run = holder.cooling or not holder.owner.runs
-        conflict = message.task.conflict
-        lost = begun and no_run and conflict.skips and not conflict.waits
+        lost = begun and no_run and run.conflict.skips and not run.conflict.waits
         if message.queued and (message.is_by(holder) or lost):
             come_back(message, holder.ttl)
 

@@ -276,7 +276,7 @@ class LockedRequest(WorkerRequest):
             return is_ours and not (holder.cooling or holder.detached)
 
         try:
-            name, slots = self.ours.named
+            name, slots = self.ours.name, self.ours.slots
         except (TypeError, ValueError):
             return None  # The arguments give no valid name, so the run has never held a lock.
         if pid == os.getpid():

@@ -22,6 +22,7 @@ from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooMa
 from ..guards import AWAY
 from ..stores.base import Note
 from .call import Call, Send
+from .conflict import Conflict
 from .message import Message, skip, tell
 from .note import RowTaken, Skip
 from .requeue import come_back, retry_or_raise, wait_for_hold, wait_for_store
@@ -67,6 +68,10 @@ class Step:
         """Called before the row is claimed, under the lock; or, with None, beside the one that has
         the lock. Raises what ends the message, or, under the lock, `Again`."""
 
+    def ended(self, run: Run, lease: Lease | None) -> None:
+        """Called when the run has ended, before its lease is released; also if `start` has raised.
+        Raises nothing."""
+
     def lost(self, run: Run, lease: Lease) -> None:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
 
@@ -102,6 +107,7 @@ class Run:
         self.lock = task.lock_store, message.name, message.slots > 1
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
+        self.conflict: Conflict = task.conflict  # Once it was refused, what counts for that.
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(task=task.name, task_id=message.id)
@@ -153,9 +159,10 @@ class Run:
                     wait = 0  # It has waited.
                     if won.held_by is not None and self.message.queued:
                         wait_for_hold(self.message, won)
+                    self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)
-                    return self.task.conflict.refused(self, won)
+                    return self.conflict.refused(self, won)
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
@@ -200,6 +207,8 @@ class Run:
             self.error = error
             raise
         finally:
+            for step in self.steps if starts else ():
+                step.ended(self, lease)
             if lease is None:
                 with suppress(StoreUnavailable):
                     self._note(self._note_of_end())

@@ -14,7 +14,7 @@ from .._engine.lease import Lease
 from ..conf import warn_unless_installed
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
 from .conflict import Conflict
-from .conflicts import CONFLICTS
+from .conflicts import CONFLICTS, Decided
 from .debounce import Debounce
 from .handing import Handing, detached
 from .message import Origin
@@ -44,6 +44,8 @@ class LockedTask(TaskOptions):
     ``lock_slots``: int from 1 to 1000, or callable; default 1.
         How many calls with the same lock name may run at once, or a function of the arguments that
         returns it. Above 1, each run holds a permit, such as ``NAME#2``. Not with a ``guard``.
+    ``lock_limits``: list of ``limit(...)``; default ().
+        LIMITS.
     ``lock_ttl``: float, seconds, or None; default None.
         How long the lease lives if nothing renews it. None: the store's ``TTL``.
     ``lock_wait``: float, seconds, or None; default 0.
@@ -62,12 +64,13 @@ class LockedTask(TaskOptions):
         How long the lock stays taken after a run that failed.
     ``lock_store``: str; default "default".
         The store: an alias of the setting ``TASKLOCK``.
-    ``on_conflict``: "skip", "retry", "raise", "coalesce" or "run"; default "skip".
+    ``on_conflict``: "skip", "retry", "raise", "coalesce", "run" or callable; default "skip".
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
         `LockNotAcquired`. "coalesce": all calls that arrive during a run get one follow-up run,
         that of the newest. "run": it runs without the lock, on the guard alone, and a warning is
-        logged.
+        logged. A function gets the holder's `LockInfo`, and by name those of the call's arguments
+        that it takes, and returns one of these but "coalesce".
     ``lock_retry_for``: float, seconds, or None; default 3600.
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
         for ever.
@@ -81,6 +84,9 @@ class LockedTask(TaskOptions):
     ``unique_while``: "queued", "unfinished" or None; default None.
         Keeps duplicates out of the queue. "queued": one message of a job may wait. "unfinished":
         one may wait or run.
+    ``unique_name``: str, callable, ``by(...)`` or None; default None.
+        With ``unique_while="queued"``: what makes calls duplicates, if not the lock's name. As
+        ``lock_name``.
     ``unique_for``: float, seconds; default 3600.
         How long a message may wait for its next delivery, beyond its ETA, before another one may be
         sent.
@@ -130,10 +136,11 @@ class LockedTask(TaskOptions):
             raise RuntimeError(f"{what}. Call the task itself, or delay(); run() takes no lock")
         return cast("Lease", self._run.lease)
 
-    @property
+    @cached_property
     def conflict(self) -> Conflict:
         """What ``on_conflict`` says."""
-        return CONFLICTS[self.on_conflict]
+        said: Any = type(self).on_conflict  # A function would be bound to this instance.
+        return Decided(said) if callable(said) else CONFLICTS[said]
 
     @cached_property
     def steps(self) -> Sequence[Step]:

@@ -70,7 +70,7 @@ class Unique(Step):
         seconds = options["headers"].get(UNIQUE_FOR, task.unique_for)
         ttl = waiting_seconds(task, options) + seconds
         ttl = max(min(ttl, call.seconds_to_expiry()), 0.001)
-        key, other = key_of(task.name, call.name), None
+        key, other = key_of(task.name, call.named.unique or call.name), None
         try:
             if options["headers"][HEADER].get(BESIDE):
                 task.locks.store.set_note(Note(f"beside {call.id}", "reserved", ttl))
@@ -110,7 +110,7 @@ class Unique(Step):
 
     def refused(self, run: Run, holder: LockInfo) -> None:
         """End the reservation of a message that is not to run, and try the lock once more."""
-        if run.message.reserved and not run.task.conflict.waits:
+        if run.message.reserved and not run.conflict.waits:
             run.message.end_reserved()
             raise Again
 

@@ -100,7 +100,9 @@ def _verdict(
     if isinstance(copy, LockInfo):
         return f"Would not be sent: the run {copy.owner.task_id} does this job."
     if copy is not None:
-        clear = command_line("clear", name, store=task.lock_store, options="--queued")
+        clear = command_line(
+            "clear", found.unique_name or name, store=task.lock_store, options="--queued"
+        )
         said = f"Would not be sent: the message {copy} is queued for this job."
         return f"{said} If that message is gone: {clear}"
     lock = next((info for info in held if info.name == name), None)
@@ -113,8 +115,6 @@ def _verdict(
         return f"Would {does}: {len(held)} of {found.slots} permits of {name} are held."
     if lock is not None and lock.held_by is not None:
         return f"Would be requeued until the hold ends: {name} is held by {lock.owner.operator}."
-    if task.conflict.runs_beside:
-        return f"Would run all the same, and report that {name} is held."
     does = task.conflict.outcome
     if task.lock_wait in (None, inf):
         does = "wait for as long as it takes"

@@ -46,7 +46,8 @@ class Explanation:
 
     ``task`` is the task itself, with its options as attributes. ``why`` says how the lock's name
     comes about. ``slots`` is how many calls may run under it at once. ``options`` are the task's
-    options that have not the default.
+    options that have not the default. ``unique_name`` is what makes calls duplicates, if not
+    ``name``.
     """
 
     task: Any
@@ -55,6 +56,7 @@ class Explanation:
     arguments: Mapping[str, Any]
     slots: int
     options: Mapping[str, Any]
+    unique_name: str
 
 
 @dataclass(frozen=True)

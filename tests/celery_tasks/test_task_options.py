@@ -208,8 +208,8 @@ def test_one_job_has_one_name_however_it_is_called() -> None:
 
 def test_slots_may_depend_on_the_arguments() -> None:
     task = made(lock_name="v:{video}", lock_slots=lambda video, how: video)
-    assert task.naming.named((2,), {}) == ("v:2", 2)
-    assert made(lock_name="v:{video}").naming.named((2,), {}) == ("v:2", 1)
+    assert task.naming.named((2,), {})[:2] == ("v:2", 2)
+    assert made(lock_name="v:{video}").naming.named((2,), {})[:2] == ("v:2", 1)
     for wrong in (0, 1001, "2", None, 2.5, True):
         with pytest.raises((TypeError, ValueError), match="lock_slots of the task process must"):
             task.naming.named((wrong,), {})

@@ -73,7 +73,7 @@ def test_explain_which_lock_and_why(room: Mailroom, lock_name: Any, name: str, w
     [
         ("on_conflict", "retry", "Would be requeued, to try again later: job:7 is held."),
         ("on_conflict", "coalesce", "Would be done by a follow-up run: job:7 is held."),
-        ("on_conflict", "run", "Would run all the same, and report that job:7 is held."),
+        ("on_conflict", "run", "Would run all the same, and report it: job:7 is held."),
         ("lock_wait", 5, "Would wait up to 5s, then be skipped: job:7 is held."),
         ("unique_while", "queued", "Would be skipped: job:7 is held."),
     ],

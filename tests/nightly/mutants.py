@@ -410,7 +410,7 @@ MUTANTS = [Mutant(*each) for each in (
      "return most is not None and retries >= most", "return False",
      DEATHS, "test_a_message_that_celery_retries_for_its_dead_child_is_not_over"),
     ("50: slots that do not depend on the call are those of now", "celery/call.py",
-     "checked_slots(ours[SLOTS], SLOTS) if callable(now) else now", "ours[SLOTS]",
+     'checked_slots(ours["slots"], "slots") if callable(now) else now', 'ours["slots"]',
      DEATHS, "test_a_message_says_its_slots_only_if_they_depend_on_the_call"),
     ("51: a retry that may expire takes nothing over", "celery/unique.py",
      "takes_over = call.own and call.seconds_to_expiry() == math.inf", "takes_over = call.own",
