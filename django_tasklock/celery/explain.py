@@ -25,7 +25,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
     if lock_name is None:
         why = "the task has no lock_name: its own name and a digest of the call's arguments"
     options = {option: getattr(type(task), option) for option in OPTIONS}
-    own = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
+    changed = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
+    own = {each: getattr(value, "__name__", value) for each, value in changed.items()}
     names, arguments = task.naming.named(args, kwargs), task.naming.arguments_of(args, kwargs)
     return Explanation(task, names.name, why, arguments, names.slots, own, names.unique)
 

@@ -14,6 +14,7 @@ from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
 from django_tasklock import Lease, LockNotAcquired, StoreUnavailable, lock, locks
+from django_tasklock.celery import by
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.signals import lock_contended
 from django_tasklock.stores import stores
@@ -70,6 +71,42 @@ def test_a_job_is_its_task_and_its_locks_name(room: Mailroom) -> None:
     assert by_all.delay(job=1, other=None).id == of_all.id
     different = [of_all, task.delay(2), other.delay(1), by_all.delay(1, other=2)]
     assert room.ids() == [first.id, *(result.id for result in different)]
+
+
+def kind_of(job: Any, other: Any) -> str:
+    return f"{other}:{job}"
+
+
+@pytest.mark.parametrize("unique_name", ["{other}:{job}", by("job", "other"), kind_of])
+def test_duplicates_may_have_a_name_of_their_own(room: Mailroom, unique_name: Any) -> None:
+    """Two kinds of one lock both wait, two of one kind do not."""
+    task = room.task(unique_while="queued", unique_name=unique_name, on_conflict="retry")
+    first, second = task.delay(1, other="new"), task.delay(1, other="old")
+    assert first.id != second.id
+    assert task.delay(1, other="new").id == first.id
+    assert task.delay(1, other="old").id == second.id
+    # While one of them runs, the lock is the job's
+    with lock("job:1", ttl=LONG):
+        assert [room.deliver(room.take(each.id))[0] for each in (first, second)] == ["IGNORED"] * 2
+        assert sorted(reserved()) == sorted([first.id, second.id])
+
+
+def test_the_name_of_duplicates_travels_with_the_message(room: Mailroom) -> None:
+    # Given a name that depends on more than the arguments, and is another one by now
+    names = ["first"]
+    task = room.task(
+        Runs(retries, None), unique_while="queued", unique_name=lambda job, other: names[0]
+    )
+    first = task.delay(1)
+    names[0] = "second"
+    # I expect the retry to reserve what its call has reserved
+    room.deliver(room.take())
+    names[0] = "first"
+    assert task.delay(1).id == first.id
+    # And its run to end that
+    names[0] = "second"
+    assert room.work_off() == [("SUCCESS", None)]
+    assert reserved() == []
 
 
 def test_every_way_to_send_a_task_is_one(room: Mailroom) -> None:

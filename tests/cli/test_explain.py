@@ -74,6 +74,7 @@ def test_explain_which_lock_and_why(room: Mailroom, lock_name: Any, name: str, w
         ("on_conflict", "retry", "Would be requeued, to try again later: job:7 is held."),
         ("on_conflict", "coalesce", "Would be done by a follow-up run: job:7 is held."),
         ("on_conflict", "run", "Would run all the same, and report it: job:7 is held."),
+        ("on_conflict", made_name, "Would do what made_name says: job:7 is held."),
         ("lock_wait", 5, "Would wait up to 5s, then be skipped: job:7 is held."),
         ("unique_while", "queued", "Would be skipped: job:7 is held."),
     ],
@@ -82,9 +83,23 @@ def test_explain_a_conflict(task: Any, option: str, value: Any, verdict: str) ->
     setattr(type(task), option, value)
     taken("job:7")
     said = explained(task)
-    options = {"lock_name": "job:{job}", "guard": repr(task.guard), option: value}
+    shown = getattr(value, "__name__", value)
+    options = {"lock_name": "job:{job}", "guard": repr(task.guard), option: shown}
     assert (said["verdict"], said["options"]) == (verdict, options)
     assert "\nlock now:  Held by " in run("explain", task.name, "[7]")
+
+
+def test_explain_of_which_message_it_is_a_duplicate(room: Mailroom) -> None:
+    task = room.task(unique_while="queued", unique_name="{other}:{job}")
+    waits = task.delay(7, other="new")
+    said = explained(task, '[7, "new"]')
+    assert (said["name"], said["unique_name"]) == ("job:7", "new:7")
+    assert said["duplicate_of"] == waits.id
+    clear = "manage.py locks clear --queued -- new:7"
+    assert said["verdict"].endswith(clear)
+    assert explained(task, '[7, "old"]')["duplicate_of"] is None
+    run("clear", "--queued", "--noinput", "new:7")
+    assert explained(task, '[7, "new"]')["duplicate_of"] is None
 
 
 def test_explain_who_holds_it(task: Any) -> None:

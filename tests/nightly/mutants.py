@@ -655,7 +655,7 @@ MUTANTS = [Mutant(*each) for each in (
      "celery_tasks/test_debounce.py",
      "test_of_a_burst_the_last_call_runs_with_its_arguments"),
     ("a handle that is adopted is one of the lock", "celery/handing.py",
-     "if not _is_of(handle.name, handle.slots, *message.named):", "if False:",
+     "if not _is_of(handle.name, handle.slots, message.name, message.slots):", "if False:",
      HANDED, "test_a_wrong_handle_in_a_message_is_no_handle"),
     ("a duplicate ends the lease that was handed on", "celery/handing.py",
      "                end_detached(task, handle)\n", "                pass\n",
