@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
@@ -17,3 +19,9 @@ chance = SystemRandom()
 
 # Returns the random proof of one lease: 128 bits, as `TOKEN_CHARACTERS` ASCII characters.
 new_token: Callable[[], str] = partial(token_urlsafe, 16)
+
+
+def token_from(token: str, number: int) -> str:
+    """Return the token of another lease, which every process can make that knows this one."""
+    digest = hashlib.sha256(f"{token} {number}".encode()).digest()
+    return urlsafe_b64encode(digest).decode()[:TOKEN_CHARACTERS]
