@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
@@ -23,5 +22,4 @@ new_token: Callable[[], str] = partial(token_urlsafe, 16)
 
 def token_from(token: str, number: int) -> str:
     """Return the token of another lease, which every process can make that knows this one."""
-    digest = hashlib.sha256(f"{token} {number}".encode()).digest()
-    return urlsafe_b64encode(digest).decode()[:TOKEN_CHARACTERS]
+    return hashlib.sha256(f"{token} {number}".encode()).hexdigest()[:TOKEN_CHARACTERS]

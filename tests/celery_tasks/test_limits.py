@@ -124,6 +124,23 @@ def test_it_comes_again_by_its_turn_at_the_limit(room: Mailroom) -> None:
     assert min(after - before for before, after in pairwise(dues)) > timedelta(seconds=0.1)
 
 
+def test_a_message_on_which_others_rely_is_kept(room: Mailroom) -> None:
+    # Given a debounced call; and a follow-up, which the lock has refused before
+    room.task(debounce=LONG, lock_limits=[TENANT]).apply_async([1], expires=2 * LONG)
+    debounced = room.take()
+    lease = held_elsewhere("job:1")
+    room.task(on_conflict="coalesce", lock_limits=[TENANT]).apply_async([1], expires=LONG)
+    follow_up = waits(room, room.take())
+    assert lease.release()
+
+    # I expect them not to expire, and the follow-up to stay one
+    with full():
+        assert waits(room, debounced).headers["expires"] is None
+        message = waits(room, follow_up)
+    assert message.headers["expires"] is None
+    assert message.ours["refused"] == follow_up.ours["refused"]
+
+
 @HOW
 def test_a_call_without_a_message_is_refused(room: Mailroom, how: str) -> None:
     task = room.task(lock_limits=[TENANT])
