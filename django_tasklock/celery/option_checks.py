@@ -157,7 +157,7 @@ def _check_together(task: Any) -> None:
     if task.lock_slots != 1 and task.guard is not None:
         raise ValueError(
             "its guard needs a lock that one run at a time holds: leave out lock_slots, and use "
-            "lock(..., slots=N) in the body"
+            "lock_limits=[limit(name, N)]"
         )
     if task.lock_slots != 1 and task.unique_while == "unfinished":
         raise ValueError('with lock_slots several calls may run: use unique_while="queued"')

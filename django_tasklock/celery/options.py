@@ -103,9 +103,8 @@ class TaskOptions(WorkerTask):
     #: `guard`.
     lock_slots: ClassVar[Annotated[int | Callable[..., int], _slots]] = 1
     #: list of `limit(...)`
-    #: How many runs at once, or in so many seconds, [over all tasks](../howto/slots.md) with the
-    #: same name: `[limit("tenant:{tenant_id}", 2)]`. A run that has its lock takes a permit of
-    #: each. While one is full, the message is requeued, for as long as it takes.
+    #: Of each of these a run takes [a permit](../howto/slots.md) beside its lock:
+    #: `[limit("tenant:{tenant_id}", 2)]`. While none is left, its message is requeued.
     lock_limits: ClassVar[Annotated[Sequence[Limit], _limits]] = ()
     #: float, seconds, or None
     #: How long the lease lives if nothing renews it. None: the store's `TTL`.

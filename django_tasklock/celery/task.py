@@ -46,9 +46,8 @@ class LockedTask(TaskOptions):
         How many calls with the same lock name may run at once, or a function of the arguments that
         returns it. Above 1, each run holds a permit, such as ``NAME#2``. Not with a ``guard``.
     ``lock_limits``: list of ``limit(...)``; default ().
-        How many runs at once, or in so many seconds, over all tasks with the same name:
-        ``[limit("tenant:{tenant_id}", 2)]``. A run that has its lock takes a permit of each. While
-        one is full, the message is requeued, for as long as it takes.
+        Of each of these a run takes a permit beside its lock: ``[limit("tenant:{tenant_id}", 2)]``.
+        While none is left, its message is requeued.
     ``lock_ttl``: float, seconds, or None; default None.
         How long the lease lives if nothing renews it. None: the store's ``TTL``.
     ``lock_wait``: float, seconds, or None; default 0.
