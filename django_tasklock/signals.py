@@ -82,7 +82,7 @@ OUTCOMES = {
         "invalid_state",
     ),
     "coalesced": ("follow_up",),
-    "requeued": ("held", "lease_lost", "outage", "redelivery"),
+    "requeued": ("held", "lease_lost", "limit", "outage", "redelivery"),
     "dropped": ("redelivery",),
     "duplicate": ("queued", "running"),
     "given_up": ("held", "outage", "requeue_failed", "too_many_attempts"),

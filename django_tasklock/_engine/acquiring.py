@@ -338,7 +338,7 @@ def is_own(holder: LockInfo, alias: str, strand: str) -> bool:
 def _is_other_run(holder: LockInfo, own: OwnToken) -> bool:
     """Whether another run of the same message has the permit."""
     task_id, owner = own.record.get("task_id"), holder.owner
-    if task_id is None or task_id != owner.task_id or INSIDE in own.record:
+    if task_id is None or task_id != owner.task_id or INSIDE in own.record or holder.cooling:
         return False
     return holder.token != own.token and owner.alive() is not False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
@@ -17,3 +18,8 @@ chance = SystemRandom()
 
 # Returns the random proof of one lease: 128 bits, as `TOKEN_CHARACTERS` ASCII characters.
 new_token: Callable[[], str] = partial(token_urlsafe, 16)
+
+
+def token_from(token: str, number: int) -> str:
+    """Return the token of another lease, which every process can make that knows this one."""
+    return hashlib.sha256(f"{token} {number}".encode()).hexdigest()[:TOKEN_CHARACTERS]

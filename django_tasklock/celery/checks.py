@@ -89,6 +89,8 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
         return
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
+        for limit in task.lock_limits:
+            yield from check_lock(None, task.how_under(limit), "lock_store")
         alone = task.conflict.runs_beside or task.on_outage == "run"
         if alone and task.guard and not (task.guard.holds_marks and store.supports_fence):
             what = "it may run without its lock, and no fence keeps its row from the next run."

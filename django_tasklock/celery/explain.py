@@ -28,7 +28,8 @@ def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> E
     changed = {each: value for each, value in options.items() if value != getattr(LockedTask, each)}
     own = {each: getattr(value, "__name__", value) for each, value in changed.items()}
     names, arguments = task.naming.named(args, kwargs), task.naming.arguments_of(args, kwargs)
-    return Explanation(task, names.name, why, arguments, names.slots, own, names.unique)
+    limits = {name: limit.n for name, limit in zip(names.limits, task.lock_limits, strict=True)}
+    return Explanation(task, names.name, why, arguments, names.slots, own, names.unique, limits)
 
 
 def duplicate_of(explanation: Explanation) -> str | LockInfo | None:

@@ -26,12 +26,13 @@ from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
 from .._values.printable import printable
+from .._values.tokens import token_from
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
 from .call import BESIDE, HEADER, LEASE, REFUSED, RESERVED, is_of, named_by
 from .naming import Names
 from .note import Attempts, Skip
-from .options import TaskOptions
+from .options import Limit, TaskOptions
 
 logger = logging.getLogger("django_tasklock")
 
@@ -109,6 +110,14 @@ class Message:
     def slots(self) -> int:
         """How many calls with this lock may run at once. Raises as `named`."""
         return self.named.slots
+
+    @property
+    def permits(self) -> list[tuple[Limit, str, str]]:
+        """Each limit of the task, with its name for this call, and the token of the permit, which
+        the worker's main process knows too. Raises as `named`."""
+        limits = zip(self.task.lock_limits, self.named.limits, strict=True)
+        token = self.attempts.token
+        return [(limit, name, token_from(token, at)) for at, (limit, name) in enumerate(limits)]
 
     @property
     def job(self) -> str:

@@ -14,6 +14,12 @@ from .._values.arguments import checked_name
 from .._values.signatures import signature_of
 from .._values.slots import checked_slots
 
+# Why a call's lock and its limits must not have one name.
+SAME_NAMES = (
+    "lock_name and all lock_limits must give different names: while a lock NAME is held, no permit "
+    "of NAME is granted. Change one of them"
+)
+
 
 class Names(NamedTuple):
     """What a call locks and reserves. It travels in our header of its message, by these keys."""
@@ -33,7 +39,7 @@ class Naming:
 
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
     ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` makes the
-    lock's name of those.
+    lock's name of those. ``limits`` has both of each limit, a template and what makes the name.
 
     ``task`` is the class: a function that is its attribute would be bound to an instance. Raises
     `TypeError` or `ValueError` for a name that does not go with the body's arguments.
@@ -45,7 +51,7 @@ class Naming:
         # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
         self.arguments_of = partial(bound_arguments, self.signature)
         self.template, self.name_from = self._named_by(task.lock_name)
-        self._limits = [self._named_by(each.name) for each in task.lock_limits]
+        self.limits = [self._named_by(each.name) for each in task.lock_limits]
         self._unique = task.unique_name and self._named_by(task.unique_name)
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Names:
@@ -58,7 +64,9 @@ class Naming:
         name, slots = self.name_from(arguments), self._slots
         if callable(slots):
             slots = checked_slots(slots(**arguments), f"lock_slots of the task {self._task}")
-        limits = [name_from(arguments) for _, name_from in self._limits]
+        limits = [name_from(arguments) for _, name_from in self.limits]
+        if len({name, *limits}) <= len(limits):
+            raise ValueError(f"a call of {self._task} has {[name, *limits]}: {SAME_NAMES}")
         return Names(name, slots, limits, self._unique[1](arguments) if self._unique else "")
 
     def _named_by(self, said: Any) -> tuple[str, Callable[[Mapping[str, Any]], str]]:

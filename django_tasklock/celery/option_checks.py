@@ -16,7 +16,7 @@ from .._engine.names import check_argument
 from .._values.signatures import is_generator, signature_of, taken_by
 from ..exceptions import InvalidLockConfig
 from .conflicts import CONFLICTS
-from .naming import Naming
+from .naming import SAME_NAMES, Naming
 from .options import OPTIONS, TaskOptions
 
 # What says how an option's values are checked.
@@ -151,10 +151,13 @@ def _check_body(task: Any) -> None:
 def _check_together(task: Any) -> None:
     """Raise `ValueError` for options that exclude each other, or need each other."""
     debounce, longest = task.debounce, task.debounce_max
+    names = [task.lock_name, *(each.name for each in task.lock_limits)]
+    if any(names.count(name) > 1 for name in names):
+        raise ValueError(SAME_NAMES)
     if task.lock_slots != 1 and task.guard is not None:
         raise ValueError(
             "its guard needs a lock that one run at a time holds: leave out lock_slots, and use "
-            "lock(..., slots=N) in the body"
+            "lock_limits=[limit(name, N)]"
         )
     if task.lock_slots != 1 and task.unique_while == "unfinished":
         raise ValueError('with lock_slots several calls may run: use unique_while="queued"')

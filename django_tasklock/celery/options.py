@@ -9,6 +9,7 @@ of the reference page of all this, and the docstring of `LockedTask`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from django.utils.functional import cached_property
@@ -41,6 +42,10 @@ def _name(value: Any, option: str) -> None:
 def _limits(value: Any, option: str) -> None:
     if not (isinstance(value, list | tuple) and all(isinstance(each, Limit) for each in value)):
         raise ValueError(f"{option} must be a list of limit(...), not {value!r}")
+    for each in value:
+        _name(each.name, f"the name of {each}")
+        checked_slots(each.n, f"the n of {each}")
+        arguments.checked_seconds(each.hold_at_least, f"hold_at_least of {each}")
 
 
 def _guard(value: Any, option: str) -> None:
@@ -62,11 +67,23 @@ Wait = Annotated[float | None, arguments.checked_wait]
 
 
 class Limit(NamedTuple):
-    """What `limit` returns."""
+    """One of a task's ``lock_limits``: at most ``n`` runs at once hold a permit of ``name``.
+
+    Args:
+        name: as ``lock_name``. Tasks and other code that use the same name share the permits.
+        n: from 1 to 1000.
+        hold_at_least: seconds for which a permit stays taken from its grant, however short the run:
+            at most ``n`` runs begin in so many seconds.
+
+    The definition of the task raises `InvalidLockConfig` for wrong arguments.
+    """
 
     name: str | ArgumentNames | Callable[..., str]
-    slots: int
-    hold_at_least: float
+    n: int
+    hold_at_least: float = 0
+
+
+limit = Limit
 
 
 class TaskOptions(WorkerTask):
@@ -86,7 +103,8 @@ class TaskOptions(WorkerTask):
     #: `guard`.
     lock_slots: ClassVar[Annotated[int | Callable[..., int], _slots]] = 1
     #: list of `limit(...)`
-    #: LIMITS.
+    #: Of each of these a run takes [a permit](../howto/slots.md) beside its lock:
+    #: `[limit("tenant:{tenant_id}", 2)]`. While none is left, its message is requeued.
     lock_limits: ClassVar[Annotated[Sequence[Limit], _limits]] = ()
     #: float, seconds, or None
     #: How long the lease lives if nothing renews it. None: the store's `TTL`.
@@ -195,6 +213,11 @@ class TaskOptions(WorkerTask):
             hold_at_least=self.lock_hold_at_least, cooldown=self.lock_cooldown,
             cooldown_after_error=self.lock_cooldown_after_error, max_hold=self.lock_max_hold,
         )  # fmt: skip
+
+    def how_under(self, limit: Limit) -> How:
+        """How a run takes its permit of a limit."""
+        how = self.how(0, limit.n)
+        return replace(how, hold_at_least=limit.hold_at_least, cooldown=0, cooldown_after_error=0)
 
     @cached_property
     def keeps_results(self) -> bool:

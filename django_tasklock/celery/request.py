@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from _thread import start_new_thread
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -216,8 +216,8 @@ class LockedRequest(WorkerRequest):
             self._weigh(error)
         locks, lost = self._task.locks, isinstance(error, WorkerLostError)
         # Without takeover: subprocesses of the child may go on with the work under this lock.
-        lease = self._lease() if lost and locks.store.takeover else None
-        if lease is not None:
+        leases = self._leases() if lost and locks.store.takeover else ()
+        for lease in filter(None, leases):
             locks.clear(lease.name, lease.token, by=BY_WORKER)
 
     def _weigh(self, error: BaseException) -> None:
@@ -263,22 +263,26 @@ class LockedRequest(WorkerRequest):
         else:  # Signal handlers run in gevent's hub, where even `Thread.start` must not wait.
             start_new_thread(tried, ())
 
-    def _lease(self) -> LockInfo | None:
-        """The lease that the child holds for this run. None if there is none, as in a pool without
-        children, which gives our own pid for theirs."""
+    def _leases(self) -> list[LockInfo | None]:
+        """As `_lease`: those of the permits of its limits, and at last that of its lock."""
+        ours, handle = self.ours, self.ours.handle
+        tokens = {ours.attempts.token, handle and handle.token}
+        try:
+            permits = [self._lease(name, limit.n, {token}) for limit, name, token in ours.permits]
+            return [*permits, self._lease(ours.name, ours.slots, tokens)]
+        except (TypeError, ValueError):
+            return [None]  # The arguments give no valid name, so the run has never held a lock.
+
+    def _lease(self, name: str, slots: int, tokens: Set[str | None]) -> LockInfo | None:
+        """A lease with one of these tokens that the child holds for this run. None if there is
+        none, as in a pool without children, which gives our own pid for theirs."""
         pid: Any = self.worker_pid
-        handle = self.ours.handle
-        tokens = {self.ours.attempts.token, handle and handle.token}
 
         def is_childs(holder: LockInfo) -> bool:
             # Whoever adopts a lease that was handed on has the same token, and another pid.
             is_ours = holder.token in tokens and holder.owner.pid == pid
             return is_ours and not (holder.cooling or holder.detached)
 
-        try:
-            name, slots = self.ours.name, self.ours.slots
-        except (TypeError, ValueError):
-            return None  # The arguments give no valid name, so the run has never held a lock.
         if pid == os.getpid():
             return None
         names = [name] if slots == 1 else permit_names(name, slots)
@@ -295,7 +299,7 @@ class LockedRequest(WorkerRequest):
             row = Row(self.ours)
             if guard.fence_field and guard.fail(row.pk, row.mark):
                 return
-            if (lease := self._lease()) is not None:
+            if (lease := self._leases()[-1]) is not None:
                 guard.fail(row.pk, lease.fence)
             elif self._given_up or open_too:
                 if (own := self._task.locks.acquire(self.ours.name)) is None:

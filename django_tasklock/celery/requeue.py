@@ -66,20 +66,22 @@ def wait_for_lock(
     if error is not None and left <= 0:
         raise error
     waited = max(0.0, now - since)
-    held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
-    cools_for = holder.ttl if holder.cooling else None
-    delay = _turn(message, now, held + (cools_for or 0.0), cools_for, waited, longest)
+    delay = _turn(message, message.name, message.slots, holder, waited, longest)
     _wait(message, "held", min(delay, left), [since, message.request.retries or 0])
 
 
-def wait_for_hold(message: Message, hold: LockInfo) -> NoReturn:
-    """Requeue a message whose lock an operator holds, until its turn after the hold, or to see
-    whether the hold was cleared. Raises what `come_back` raises."""
+def wait_freely(
+    message: Message, holder: LockInfo, name: str, slots: int, why: str = "held"
+) -> NoReturn:
+    """Requeue a message for as long as it takes: an operator holds its lock, or a limit with this
+    ``name`` is full. Until its turn, or to see whether the hold was cleared. ``why``: the reason
+    for `task_not_run`. Raises what `come_back` raises."""
     if message.count(MOMENT):
         message.request.expires = None  # The calls that it has replaced rely on it.
-    delay = _turn(message, time.time(), 0.0, hold.ttl, 0.0, HOLD_CHECK_SECONDS)
-    # A hold is no time of ``lock_retry_for``: that begins anew. A follow-up stays one.
-    _wait(message, "held", delay, message.ours.get(REFUSED) if message.follows else None)
+    longest = LONGEST_DELAY_SECONDS if holder.held_by is None else HOLD_CHECK_SECONDS
+    delay = _turn(message, name, slots, holder, 0.0, longest)
+    # This is no time of ``lock_retry_for``: that begins anew. A follow-up stays one.
+    _wait(message, why, delay, message.ours.get(REFUSED) if message.follows else None)
 
 
 def wait_for_store(message: Message) -> NoReturn:
@@ -199,12 +201,17 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
 
 
 def _turn(
-    message: Message, now: float, held: float, ends_in: float | None, waited: float, longest: float
+    message: Message, name: str, slots: int, holder: LockInfo, waited: float, longest: float
 ) -> float:
-    """Take the next turn of its lock for a message. Returns the delay in seconds."""
-    task, turn = message.task, None
+    """Take the next turn of the lock ``name`` for a message. Returns the delay in seconds."""
+    now, task, turn, ends_in = time.time(), message.task, None, None
+    held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
+    if holder.held_by is not None:
+        held, ends_in = 0.0, holder.ttl
+    elif holder.cooling:
+        held, ends_in = held + (holder.ttl or 0.0), holder.ttl
     following = partial(
-        next_turn, held=held, ends_in=ends_in, slots=message.slots, longest=longest,
+        next_turn, held=held, ends_in=ends_in, slots=slots, longest=longest,
         shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS,
     )  # fmt: skip
 
@@ -217,7 +224,7 @@ def _turn(
         return None if turn is None else repr(now + turn)
 
     with suppress(StoreUnavailable):
-        task.locks.store.update_note(f"turn {message.name}", take, longest)
+        task.locks.store.update_note(f"turn {name}", take, longest)
     return delay_until(turn, waited, longest, chance.uniform(0.75, 1.25))
 
 

@@ -25,7 +25,7 @@ from .call import Call, Send
 from .conflict import Conflict
 from .message import Message, skip, tell
 from .note import RowTaken, Skip
-from .requeue import come_back, retry_or_raise, wait_for_hold, wait_for_store
+from .requeue import come_back, retry_or_raise, wait_for_store, wait_freely
 from .row import Row
 from .stopping import waited_for
 
@@ -111,6 +111,7 @@ class Run:
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # Its lease is given up if a signal's exception loses this run.
         self.use = Use(task=task.name, task_id=message.id)
+        self.permits: list[Lease] = []  # Of ``lock_limits``, in their order.
         self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None
 
@@ -158,7 +159,7 @@ class Run:
                         return self.perform(won)
                     wait = 0  # It has waited.
                     if won.held_by is not None and self.message.queued:
-                        wait_for_hold(self.message, won)
+                        wait_freely(self.message, won, self.message.name, self.message.slots)
                     self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)

@@ -17,6 +17,7 @@ from .conflict import Conflict
 from .conflicts import CONFLICTS, Decided
 from .debounce import Debounce
 from .handing import Handing, detached
+from .limits import Limits
 from .message import Origin
 from .option_checks import check_call, check_class
 from .options import TaskOptions
@@ -45,7 +46,8 @@ class LockedTask(TaskOptions):
         How many calls with the same lock name may run at once, or a function of the arguments that
         returns it. Above 1, each run holds a permit, such as ``NAME#2``. Not with a ``guard``.
     ``lock_limits``: list of ``limit(...)``; default ().
-        LIMITS.
+        Of each of these a run takes a permit beside its lock: ``[limit("tenant:{tenant_id}", 2)]``.
+        While none is left, its message is requeued.
     ``lock_ttl``: float, seconds, or None; default None.
         How long the lease lives if nothing renews it. None: the store's ``TTL``.
     ``lock_wait``: float, seconds, or None; default 0.
@@ -146,7 +148,7 @@ class LockedTask(TaskOptions):
     def steps(self) -> Sequence[Step]:
         """The special behaviours that this task has. Their order counts: a redelivery that is to be
         dropped or to wait is so whatever else it is."""
-        chosen = {Debounce: self.debounce is not None, Unique: self.unique_while is not None}
+        chosen = {Limits: self.lock_limits, Debounce: self.debounce, Unique: self.unique_while}
         own = [step() for step, is_on in chosen.items() if is_on]
         return [Handing(), Redelivery(), *own, *self.conflict.steps]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from .._engine.service import LockService
 from .._values.durations import duration
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
@@ -51,13 +52,10 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     row, copy, held, verdict = row_of(found), None, [], ""
     try:
         service = found.task.locks
-        # With slots a call takes a permit, unless somebody has the lock of that name itself.
-        if holder := service.get(found.name):
-            held = [holder]
-        if found.slots > 1:
-            held += held_permits(service, found.name)
+        held = _holders(service, found.name, found.slots)
+        full = [_full(service, *limit) for limit in found.limits.items()]
         copy = tasks().duplicate_of(found)
-        verdict = _verdict(found, held, copy, row)
+        verdict = _verdict(found, held, copy, next(filter(None, full), ""), row)
     except StoreUnavailable as error:
         verdict = f"Not known: {error}"
     fields = vars(found) | {"task": found.task.name}
@@ -92,10 +90,26 @@ def _explained(task: str, arguments: str) -> Explanation:
     raise CommandError(f"No task {printable(task)} takes a lock. Check its full name.")
 
 
+def _holders(service: LockService, name: str, slots: int) -> list[LockInfo]:
+    """What holds the lock, and its permits: a call takes one of those, with slots, unless somebody
+    has the lock of that name itself."""
+    held = [info] if (info := service.get(name)) else []
+    return held + (held_permits(service, name) if slots > 1 else [])
+
+
+def _full(service: LockService, name: str, slots: int) -> str:
+    """What a call would meet that has its lock, but no permit of this limit; "": nothing."""
+    held = [info for info in _holders(service, name, slots) if (info.slot or 0) <= slots]
+    if held and held[0].name == name:
+        return f"Would be requeued: {name} is held{WHY_HELD.get(holder_of(held[0]), '')}."
+    full = f"Would be requeued: {slots} of {slots} permits of {name} are held."
+    return full if len(held) == slots else ""
+
+
 def _verdict(
-    found: Explanation, held: Sequence[LockInfo], copy: str | LockInfo | None, row: Any
+    found: Explanation, held: Sequence[LockInfo], copy: str | LockInfo | None, full: str, row: Any
 ) -> str:
-    """What a call would meet now, in one sentence."""
+    """What a call would meet now, in one sentence. ``full``: what it would meet under its lock."""
     name, task = found.name, found.task
     if isinstance(copy, LockInfo):
         return f"Would not be sent: the run {copy.owner.task_id} does this job."
@@ -107,6 +121,8 @@ def _verdict(
         return f"{said} If that message is gone: {clear}"
     lock = next((info for info in held if info.name == name), None)
     if lock is None and len(held) < found.slots:
+        if full:
+            return full
         if isinstance(row, RowNow) and row.refused is not None:
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
         does = "get the lock now (its row is not known)" if isinstance(row, str) else "run now"

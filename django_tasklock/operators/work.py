@@ -47,7 +47,7 @@ class Explanation:
     ``task`` is the task itself, with its options as attributes. ``why`` says how the lock's name
     comes about. ``slots`` is how many calls may run under it at once. ``options`` are the task's
     options that have not the default. ``unique_name`` is what makes calls duplicates, if not
-    ``name``.
+    ``name``. ``limits`` are the names of its limits, each with its number of permits.
     """
 
     task: Any
@@ -57,6 +57,7 @@ class Explanation:
     slots: int
     options: Mapping[str, Any]
     unique_name: str
+    limits: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 from celery.exceptions import Ignore, Reject
 
 from django_tasklock import InvalidLockConfig, locks
+from django_tasklock.celery import limit
 from tests.app.models import Job
 from tests.celery_tasks.conftest import job_guard, raising, retries_once
 from tests.inside import check_tasks, duplicate_of, explain_call
@@ -174,8 +175,11 @@ def test_a_store_that_keeps_no_lock_for_so_long(
     room: Mailroom, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = room.task(lock_cooldown=1)
+    limited = room.task(lock_limits=[limit("partner", 5, hold_at_least=1)])
     monkeypatch.setattr(locks.store, "longest_ttl", 0.5)
-    assert [m.msg for m in check_tasks() if m.id == "django_tasklock.E006" and made.name in m.msg]
-    with pytest.raises(InvalidLockConfig, match="LONGEST_TTL"):
-        made(1)
-    assert not locks.is_locked("job:1")
+    wrong = [m.msg for m in check_tasks() if m.id == "django_tasklock.E006"]
+    for task in (made, limited):
+        assert [said for said in wrong if task.name in said]
+        with pytest.raises(InvalidLockConfig, match="LONGEST_TTL"):
+            task(1)
+        assert not locks.is_locked("job:1")

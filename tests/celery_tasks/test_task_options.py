@@ -17,7 +17,7 @@ from celery import Celery, Task, group, shared_task
 from kombu import Producer
 
 from django_tasklock import InvalidLockConfig, lock
-from django_tasklock.celery import LockedTask, by
+from django_tasklock.celery import LockedTask, by, limit
 from django_tasklock.exceptions import AlreadyQueued
 from django_tasklock.guards import StatusGuard
 from tests import inside
@@ -54,6 +54,7 @@ def test_a_misspelt_option_is_refused_before_anything_runs(room: Mailroom) -> No
     assert room.waiting() == []
 
 
+WRONG_NAME: Any = 7
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_ttl": 0}, "lock_ttl must be a number of seconds from 0.001 to ten years, not 0"),
     ({"unique_for": None}, "unique_for must be a number of seconds, not NoneType: None"),
@@ -83,8 +84,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_name": ""}, "a lock's name must have 1 to 200"),
     ({"lock_name": lambda video: ""}, "lock_name is called with video, how by name, without self"),
     ({"lock_slots": lambda video, how, x: 1}, "lock_slots is called with video, how by name"),
+    ({"lock_limits": limit("a", 2)}, "lock_limits must be a list of limit(...), not Limit("),
+    ({"lock_limits": [("a", 2)]}, "lock_limits must be a list of limit(...), not [('a', 2)]"),
+    ({"lock_limits": [limit("a", 0)]}, "must be a number from 1 to 1000, not 0"),
+    ({"lock_limits": [limit("a", 2, -1)]}, "must be a number of seconds from 0 to ten years"),
+    ({"lock_limits": [limit(WRONG_NAME, 2)]}, "must be a template, by(...) or a callable, not 7"),
+    ({"lock_limits": [limit("v:{x}", 2)]}, "'v:{x}' names the argument 'x', and there is no such"),
+    ({"lock_limits": [limit(lambda x: "", 2)]}, "lock_limits[0] is called with video, how by name"),
     # Together
     ({"lock_slots": 2, "guard": GUARD}, "its guard needs a lock that one run at a time holds: "),
+    ({"lock_limits": [limit("a", 2), limit("a", 3)]}, "all lock_limits must give different names"),
+    ({"lock_name": "a", "lock_limits": [limit("a", 3)]}, "must give different names: while a lock"),
     ({"lock_slots": 2, "unique_while": "unfinished"}, "with lock_slots several calls may run: "),
     ({"debounce": 5, "debounce_max": 4.9}, "debounce_max must be at least debounce, 5, not 4.9"),
     ({"debounce_max": 5}, "debounce_max has no effect without debounce. Add it"),

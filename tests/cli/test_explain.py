@@ -9,7 +9,7 @@ from django.core.management import CommandError
 from django.db.models import Q
 
 from django_tasklock import locks
-from django_tasklock.celery import by
+from django_tasklock.celery import by, limit
 from tests.app.models import Job
 from tests.command import run, run_json
 from tests.findings import fenced, guard
@@ -156,6 +156,34 @@ def test_explain_slots_and_a_duplicate(room: Mailroom) -> None:
     said = explained(task)
     assert said["duplicate_of"] == sent
     assert said["verdict"].startswith(f"Would not be sent: the message {sent} is queued for ")
+
+
+def test_explain_a_full_limit(room: Mailroom) -> None:
+    limits = [limit("tenant:{other}", 2), limit("partner", 1)]
+    task = room.task(lock_limits=limits, on_conflict="raise")
+
+    def verdict() -> str:
+        return str(explained(task, "[7, 5]")["verdict"])
+
+    # Given other code with permits, of which a call needs one of the first two
+    permits = [taken("tenant:5", slots=3) for _ in range(3)]
+    assert permits[1].release()
+    assert verdict() == "Would run now: nobody holds job:7."
+    assert explained(task, "[7, 5]")["limits"] == {"tenant:5": 2, "partner": 1}
+    assert "\nlimits:    tenant:5=2, partner=1\n" in run("explain", task.name, "[7, 5]")
+
+    # I expect to be told of the limit that is full
+    taken("tenant:5", slots=3)
+    assert verdict() == "Would be requeued: 2 of 2 permits of tenant:5 are held."
+    locks.clear("tenant:5#2")
+    taken("partner", hold_at_least=600).release()
+    assert verdict() == "Would be requeued: partner is held for a while: it is cooling."
+    assert locks.hold("tenant:5", 600)
+    assert verdict() == "Would be requeued: tenant:5 is held by an operator."
+
+    # But first of the lock
+    taken("job:7")
+    assert verdict() == "Would be ended by LockNotAcquired: job:7 is held."
 
 
 @pytest.mark.parametrize(

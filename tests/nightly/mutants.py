@@ -48,6 +48,7 @@ RENEWAL = "engine/test_renewal.py"
 MAX_HOLD = "engine/test_max_hold.py"
 WAITING = "engine/test_waiting.py"
 SLOTS = "engine/test_slots.py"
+LIMITS = "celery_tasks/test_limits.py"
 HOLDS = "engine/test_slots_under_a_hold.py"
 TAKEOVER = "engine/test_takeover.py"
 UNTIL_COMMIT = "engine/test_until_commit.py"
@@ -335,11 +336,38 @@ MUTANTS = [Mutant(*each) for each in (
      "message.ours.get(REFUSED) if message.follows else None", "message.ours.get(REFUSED)",
      HELD_TASKS, "test_the_time_under_a_hold_is_none_of_lock_retry_for"),
     ("40: a clear of a hold is seen soon", "celery/requeue.py",
-     "hold.ttl, 0.0, HOLD_CHECK_SECONDS)", "hold.ttl, 0.0, LONGEST_DELAY_SECONDS)",
+     "holder.held_by is None else HOLD_CHECK_SECONDS", "True else 0",
      HELD_TASKS, "test_it_comes_again_after_the_hold_one_after_the_other_and_sees_a_clear"),
     ("40: a run that was cleared for a hold starts over", "celery/redelivery.py",
      "holder is None or holder.held_by is not None or", "holder is None or",
      HELD_TASKS, "test_a_run_whose_lock_was_cleared_and_held_starts_over_after_the_hold"),
+    ("limits: they are asked, and a full one means later", "celery/limits.py",
+     "            elif message.queued:\n", "            elif False:\n",
+     LIMITS, "test_a_full_limit_means_later_as_often_as_it_takes"),
+    ("limits: what was taken does not cool", "celery/limits.py",
+     "if not run.row.begun:", "if False:",
+     LIMITS, "test_a_full_limit_means_later_as_often_as_it_takes"),
+    ("limits: a refusal is no attempt", "celery/task.py",
+     "[Handing(), Redelivery(), *own,", "[Handing(), *own, Redelivery(),",
+     LIMITS, "test_a_full_limit_means_later_as_often_as_it_takes"),
+    ("limits: a call inside goes on under the permit", "celery/limits.py",
+     "if _is_had(name, task.lock_store):", "if False:",
+     LIMITS, "test_a_call_inside_a_run_goes_on_under_its_permit"),
+    ("limits: the permits of a dead child are cleared", "celery/request.py",
+     "return [*permits, self._lease(", "return [self._lease(",
+     LIMITS, "test_main_process_clears_the_permits_of_a_killed_child"),
+    ("limits: a permit that cools is no other run", "_engine/acquiring.py",
+     " or INSIDE in own.record or holder.cooling:", " or INSIDE in own.record:",
+     LIMITS, "test_a_retry_counts_against_the_rate"),
+    ("limits: turns are of the limit", "celery/requeue.py",
+     'update_note(f"turn {name}", take', 'update_note(f"turn {message.name}", take',
+     LIMITS, "test_it_comes_again_by_its_turn_at_the_limit"),
+    ("limits: an outage gives back what was taken", "celery/limits.py",
+     "                permit.release()\n", "                pass\n",
+     LIMITS, "test_an_outage_between_lock_and_limit"),
+    ("limits: different names for one call", "celery/naming.py",
+     "if len({name, *limits}) <= len(limits):", "if False:",
+     LIMITS, "test_names_that_turn_out_to_be_the_same"),
     ("a message that waits is sent before it is acknowledged", "celery/requeue.py",
      "            _publish(message, delay, ours)\n", "            pass\n",
      REQUEUES, "test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted"),

@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db import transaction
 
 from django_tasklock import LockNotAcquired, StoreUnavailable, lock
-from django_tasklock.celery import LockedTask
+from django_tasklock.celery import LockedTask, limit
 from django_tasklock.guards import StatusGuard
 from tests.stage import declared, early, ledger
 from tests.stage.app import app
@@ -33,6 +33,11 @@ def job_guard(*, to: str, source: tuple[str, ...] = ("new",)) -> StatusGuard:
 
 
 GUARD = job_guard(to="running")
+
+
+def tenant_of(job: int, **_: Any) -> str:
+    """Of two tenants, each of which has every other job."""
+    return f"tenant:{job % 2}"
 
 
 def scripted(name: str, body: Callable[..., str] = perform, **options: Any) -> Any:
@@ -227,6 +232,9 @@ counts = scripted("counts", counting, on_conflict="coalesce")
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
 limited = scripted("limited", lock_max_hold=2.0, lock_max_attempts=2, guard=GUARD)
 permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
+LIMITS = [limit(tenant_of, 2), limit("partner", 3)]
+of_tenants = scripted("of_tenants", lock_limits=LIMITS, lock_max_attempts=15, guard=GUARD)
+of_tenants_early = scripted("of_tenants_early", acks_late=False, lock_limits=LIMITS)
 WORKING = job_guard(to="working")  # Of these alone: the doctor knows whose row it is.
 working = scripted("working", guard=WORKING)
 working_early = scripted(
