@@ -82,6 +82,7 @@ OUTCOMES = {
         "invalid_state",
     ),
     "coalesced": ("follow_up",),
+    "joined": ("result",),
     "requeued": ("held", "lease_lost", "limit", "outage", "redelivery"),
     "dropped": ("redelivery",),
     "duplicate": ("queued", "running"),

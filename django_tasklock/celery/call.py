@@ -30,7 +30,7 @@ from .options import TaskOptions
 ANYWAY = "tasklock_anyway"
 
 # The message header with what a message must keep when it is requeued. It is a wire format:
-# ``sent``, ``token``, ``copy``, ``tries``, the fields of `Names`, and the keys below.
+# ``sent``, ``token``, ``copy``, ``tries``, ``joined``, the fields of `Names`, and the keys below.
 HEADER = "tasklock"
 # The key that the call has reserved.
 RESERVED = "reserved"

@@ -11,6 +11,7 @@ id        level    condition
 ``E006``  error    a task's lock is to cool, and its store cannot do that
 ``E007``  error    a task cannot be made: a worker does not start, and its calls fail
 ``E008``  error    a task that is no `LockedTask` has options of ours, which nothing reads
+``E009``  error    a task has ``on_conflict="join"``, and a result backend that keeps nothing
 ``W005``  warning  the tasks of an app cannot be imported
 ``W009``  warning  a task has a guard and no ``acks_late``
 ``W010``  warning  a guarded task may run without its lock, and its row has no fence
@@ -75,6 +76,8 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
         yield "E007", task.config_error, hint
         return
     yield from check_lock(task.guard, task.how(), "lock_store")
+    if task.on_conflict == "join" and not task.shows_results:
+        yield "E009", 'on_conflict="join" needs a result_backend that keeps its results.', None
     if task.guard and not (task.acks_late or task.says_acks_late):
         what = (
             "it has a guard and no acks_late: if its worker is killed, its message is lost, "

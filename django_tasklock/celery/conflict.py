@@ -19,7 +19,7 @@ class Conflict:
     steps: Sequence[Any] = ()
     # What becomes of a refused call, in words: it would "be skipped".
     outcome: str
-    # Whether a refused call may end with a marker.
+    # Whether a refused call may succeed without a run of its own.
     skips = False
     # Whether a refused message goes back to its queue; then it keeps what it has reserved.
     waits = False

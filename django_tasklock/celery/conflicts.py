@@ -13,6 +13,7 @@ from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
 from .coalesce import Coalesce
 from .conflict import Conflict
+from .join import Join
 from .note import RowTaken, Skip
 from .requeue import wait_for_lock
 from .run import Run
@@ -87,5 +88,5 @@ DECISIONS = ("skip", "retry", "raise", "run")
 # By the values of ``on_conflict``: there is no other list of them.
 CONFLICTS: dict[str, Conflict] = {
     "skip": Skipped(), "retry": Retried(), "raise": Raised(), "coalesce": Coalesce(),
-    "run": RunBeside(),
+    "join": Join(), "run": RunBeside(),
 }  # fmt: skip

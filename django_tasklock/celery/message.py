@@ -219,21 +219,28 @@ def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str 
     """
     if not task.keeps_results:
         return None
-    try:
-        meta: Any = task.backend.get_task_meta(task_id)
-    except SoftTimeLimitExceeded:
-        raise
-    except Exception as silent:
-        what = f"{task.name}[{printable(task_id)}]"
-        logger.warning("the result backend does not say whether %s has run: %s", what, silent)
+    if (meta := meta_of(task, task_id)) is None:
         return "SILENT"
-    if sent is not None and _was_before(meta.get("date_done"), sent):
+    if sent is not None and was_before(meta.get("date_done"), sent):
         # Most backends never overwrite a success, so the later result may be missing.
         return None if meta["status"] == states.SUCCESS else states.PENDING
     return str(meta["status"])
 
 
-def _was_before(done: Any, moment: float) -> bool:
+def meta_of(task: TaskOptions, task_id: str) -> dict[str, Any] | None:
+    """Return what Celery calls the meta of a message: its ``status`` and its ``result``, among
+    others. None if the result backend does not answer, which is logged."""
+    try:
+        return dict(task.backend.get_task_meta(task_id))
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as silent:
+        what = f"{task.name}[{printable(task_id)}]"
+        logger.warning("the result backend does not say whether %s has run: %s", what, silent)
+        return None
+
+
+def was_before(done: Any, moment: float) -> bool:
     """Return whether a result was stored before a moment, in seconds since the epoch."""
     with suppress(AttributeError, TypeError, ValueError, OverflowError):
         when: Any = maybe_iso8601(done)
@@ -259,8 +266,14 @@ def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
     )  # fmt: skip
 
 
-def skip(message: Message, why: Skip) -> dict[str, Any]:
-    """Tell that a call is skipped, and return its marker: chains, groups and chords go on."""
+def skip(message: Message, why: Skip) -> Any:
+    """Tell that a call is skipped, and return its marker, or what the run returned that it has
+    joined: chains, groups and chords go on."""
+    if why.joined is not None:
+        task_id, value = why.joined
+        logger.info("%s returns what %s does, lock %s", message, printable(task_id), message.name)
+        tell(message, "joined", "result")
+        return value
     task, coalesced = message.task, why.reason == "coalesced"
     outcome, reason = ("coalesced", "follow_up") if coalesced else ("skipped", why.reason)
     tell(message, outcome, reason)

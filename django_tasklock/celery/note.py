@@ -38,11 +38,12 @@ WENT_ON = '{"went_on": true}'
 
 
 class Skip(Exception):
-    """The call is not to run. ``reason`` is that of the marker, ``holder`` who has the lock."""
+    """The call is not to run. ``reason`` is that of the marker, ``holder`` who has the lock.
+    ``joined``: the task id of a run that did its work, and what the call returns instead."""
 
-    def __init__(self, reason: Any, holder: Owner | None = None) -> None:
+    def __init__(self, reason: Any, holder: Owner | None = None, joined: Any = None) -> None:
         super().__init__(reason)
-        self.reason, self.holder = reason, holder
+        self.reason, self.holder, self.joined = reason, holder, joined
 
 
 class RowTaken(Exception):

@@ -161,6 +161,9 @@ def _check_together(task: Any) -> None:
         )
     if task.lock_slots != 1 and task.unique_while == "unfinished":
         raise ValueError('with lock_slots several calls may run: use unique_while="queued"')
+    others = task.guard, task.ignore_result, task.lock_slots != 1, task.lock_wait != 0
+    if task.on_conflict == "join" and any(others):
+        raise ValueError('with "join" leave out guard, ignore_result, lock_slots and lock_wait')
     if task.unique_name and task.unique_while != "queued":
         raise ValueError('unique_name needs unique_while="queued". Add it, or leave this out')
     if debounce and task.unique_while:

@@ -132,14 +132,14 @@ class TaskOptions(WorkerTask):
     #: str
     #: The store: an alias of the setting [`TASKLOCK`](settings.md).
     lock_store: ClassVar[Annotated[str, arguments.checked_text]] = "default"
-    #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"`, `"run"` or callable
+    #: str or callable
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
     #: requeued. `"raise"`: it fails with `LockNotAcquired`. `"coalesce"`: all calls that arrive
-    #: during a run get one follow-up run, that of the newest. `"run"`: it runs without the
-    #: lock, on the guard alone, and a warning is logged. A function gets the holder's `LockInfo`,
-    #: and by name those of the call's arguments that it takes, and returns one of these but
-    #: `"coalesce"`.
+    #: during a run get one follow-up run, that of the newest. `"join"`: its message is requeued,
+    #: and it returns what that run returns. `"run"`: it runs without the lock, on the guard alone,
+    #: and a warning is logged. A function gets the holder's `LockInfo`, and by name those of the
+    #: call's arguments that it takes, and returns one of these but `"coalesce"` and `"join"`.
     on_conflict: ClassVar[str | Callable[..., str]] = "skip"
     #: float, seconds, or None
     #: With `on_conflict="retry"`: how long a message is requeued before `LockNotAcquired`. None:
@@ -220,11 +220,14 @@ class TaskOptions(WorkerTask):
         return replace(how, hold_at_least=limit.hold_at_least, cooldown=0, cooldown_after_error=0)
 
     @cached_property
+    def shows_results(self) -> bool:
+        """Whether other calls can read in the result backend what a call has returned."""
+        return not self.ignore_result and keeps_results(self.backend)
+
+    @cached_property
     def keeps_results(self) -> bool:
         """Whether the result backend knows how a call has ended, also after a redelivery began."""
-        backend = self.backend
-        overwritten = self.track_started and not keeps_successes(backend)
-        return not self.ignore_result and not overwritten and keeps_results(backend)
+        return self.shows_results and (keeps_successes(self.backend) or not self.track_started)
 
 
 # The names of all options: of the attributes that have an annotation.

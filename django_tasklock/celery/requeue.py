@@ -93,10 +93,10 @@ def wait_for_store(message: Message) -> NoReturn:
     _wait(message, "outage", delay, None)
 
 
-def leave_worker(message: Message) -> NoReturn:
-    """Requeue a message at once that has begun nothing, for its worker shuts down. Raises what
-    `come_back` raises."""
-    _wait(message, "held", 0.0, message.ours.get(REFUSED))
+def leave_worker(message: Message, delay: float = 0.0) -> NoReturn:
+    """Requeue a message that has begun nothing, for about ``delay`` seconds: its worker shuts down,
+    or it waits without a turn. Raises what `come_back` raises."""
+    _wait(message, "held", delay * chance.uniform(0.75, 1.25), message.ours.get(REFUSED))
 
 
 def _wait(message: Message, why: str, delay: float, refused: Any) -> NoReturn:

@@ -18,6 +18,7 @@ from .._engine.acquiring import Acquiring
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._values.lock_info import LockInfo
+from .._values.owner import INSIDE
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
 from ..stores.base import Note
@@ -110,7 +111,9 @@ class Run:
         self.conflict: Conflict = task.conflict  # Once it was refused, what counts for that.
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # Its lease is given up if a signal's exception loses this run.
-        self.use = Use(task=task.name, task_id=message.id)
+        # A direct call inside a run has the run's task id: its own result is stored nowhere.
+        more: Any = {INSIDE: True} if task.on_conflict == "join" and not message.own else {}
+        self.use = Use(task=task.name, task_id=message.id, **more)
         self.permits: list[Lease] = []  # Of ``lock_limits``, in their order.
         self.completed = False  # Whether the body has returned.
         self.error: BaseException | None = None

@@ -66,13 +66,14 @@ class LockedTask(TaskOptions):
         How long the lock stays taken after a run that failed.
     ``lock_store``: str; default "default".
         The store: an alias of the setting ``TASKLOCK``.
-    ``on_conflict``: "skip", "retry", "raise", "coalesce", "run" or callable; default "skip".
+    ``on_conflict``: str or callable; default "skip".
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
         `LockNotAcquired`. "coalesce": all calls that arrive during a run get one follow-up run,
-        that of the newest. "run": it runs without the lock, on the guard alone, and a warning is
-        logged. A function gets the holder's `LockInfo`, and by name those of the call's arguments
-        that it takes, and returns one of these but "coalesce".
+        that of the newest. "join": its message is requeued, and it returns what that run returns.
+        "run": it runs without the lock, on the guard alone, and a warning is logged. A function
+        gets the holder's `LockInfo`, and by name those of the call's arguments that it takes, and
+        returns one of these but "coalesce" and "join".
     ``lock_retry_for``: float, seconds, or None; default 3600.
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
         for ever.

@@ -87,6 +87,7 @@ task("fenced", guard(fence_field="fence"), on_conflict="run", lock_store="redis"
 task("early", guard(), acks_late=None)
 task("accepted", guard(), acks_late=False)
 task("no_guard", None, acks_late=None)
+task("no_results", None, on_conflict="join")
 
 class Made(LockedTask):
     name, guard = "made", guard()
@@ -128,6 +129,7 @@ FOUND = {
     "long": ("E005", "its max_length is 20"),
     "no_base": ("E008", "no base class of it reads lock_name, on_conflict, guard: it runs without"),
     "by_class": ("E008", "no base class of it reads guard: it runs without a lock"),
+    "no_results": ("E009", 'on_conflict="join" needs a result_backend that keeps its results.'),
     "early": ("W009", "it has a guard and no acks_late: "),
     "made": ("W009", "it has a guard and no acks_late: "),
     "alone": ("W010", "it may run without its lock, and no fence keeps its row"),

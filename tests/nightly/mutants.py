@@ -64,6 +64,7 @@ RETRIES = "celery_tasks/test_unique_retries.py"
 AUTORETRY = "celery_tasks/test_autoretry.py"
 REQUESTS = "celery_tasks/test_task_requests.py"
 COALESCE = "celery_tasks/test_coalesce.py"
+JOIN = "celery_tasks/test_join.py"
 REQUEUES = "celery_tasks/test_requeues.py"
 TASKS = "celery_tasks/test_locked_task.py"
 GUARDED = "celery_tasks/test_guarded_task.py"
@@ -581,7 +582,7 @@ MUTANTS = [Mutant(*each) for each in (
      'if outcome == "given_up":', "if not outcome:",
      AUTORETRY, "test_a_refusal_is_retried_as_an_error_of_the_body"),
     ("a soft time limit is not taken for a silent result backend", "celery/message.py",
-     "(task_id)\n    except SoftTimeLimitExceeded:\n        raise\n", "(task_id)\n",
+     "(task_id))\n    except SoftTimeLimitExceeded:\n        raise\n", "(task_id))\n",
      OUTAGES, "test_a_soft_time_limit_is_not_the_backends_silence"),
     ("61: an eager retry that does not end its run leaves the row to it", "celery/task.py",
      "if self._run is not None and not self.request.is_eager:", "if self._run is not None:",
@@ -684,6 +685,22 @@ MUTANTS = [Mutant(*each) for each in (
      '            if not message.reserved:\n                raise Skip("coalesced", holder',
      '            raise Skip("coalesced", holder',
      COALESCE, "test_a_call_that_counts_on_a_message_that_leaves_its_job_is_not_lost"),
+    ("who waits for a result leaves the lock alone", "celery/join.py",
+     "if holder and holder.owner.task_id == task_id:", "if False:",
+     JOIN, "test_a_message_that_waits_for_a_result_does_not_ask_for_the_lock"),
+    ("a result may be stored after the release", "celery/join.py",
+     " and looks < LOOKS", " and False",
+     JOIN, "test_if_there_is_no_result_one_runs_and_the_other_returns_what_that_does"),
+    ("the message of a run that died may come back", "celery/join.py",
+     " and holder.owner.alive() is False:", " and False:",
+     JOIN, "test_a_run_that_died_is_replaced_by_one_that_takes_its_lock_over"),
+    ("a result of an earlier use of the task id is not joined", "celery/join.py",
+     'states.PENDING if was_before(meta.get("date_done"), since) else meta["status"]',
+     'meta["status"]',
+     JOIN, "test_a_result_of_an_earlier_use_of_the_task_id_is_not_returned"),
+    ("a direct call in a run has another value than that", "celery/run.py",
+     'if task.on_conflict == "join" and not message.own else {}', "if False else {}",
+     JOIN, "test_it_waits_for_a_holder_that_is_no_run_of_its_task_for_as_long_as_it_takes"),
     ("of many changes of a note none is lost", "stores/notes.py",
      "noting(Note(key, new, ttl), expect)", "noting(Note(key, new, ttl), ANY)",
      CONTRACT, "test_of_many_updates_none_is_lost"),

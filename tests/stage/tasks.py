@@ -161,6 +161,11 @@ def counting(task: Any, job: int, script: list[Step] | None = None) -> str:
     return perform(task, job, script)
 
 
+def saying_who(task: Any, job: int, script: list[Step] | None = None) -> str:
+    perform(task, job, script)
+    return str(task.request.id)
+
+
 skip = scripted("skip", on_conflict="skip")
 of_tenant = scripted("of_tenant", on_conflict="skip", base=LockedOfTenant)
 guarded = scripted("guarded", on_conflict="skip", guard=GUARD)
@@ -178,6 +183,7 @@ once = scripted("once", lock_max_attempts=1, guard=GUARD)
 early_waiting = scripted("early_waiting", acks_late=False, lock_wait=None)
 early_retry = scripted("early_retry", acks_late=False, on_conflict="retry")
 coalesced = scripted("coalesced", on_conflict="coalesce")
+joined = scripted("joined", saying_who, on_conflict="join")
 debounced = scripted("debounced", debounce=0.4, debounce_max=0.6)
 autoretry = scripted("autoretry", guard=GUARD, autoretry_for=(Boom,), retry_kwargs=declared.RETRIES)
 outage_raise = scripted("outage_raise", on_outage="raise")
