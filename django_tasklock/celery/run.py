@@ -110,9 +110,9 @@ class Run:
         self.steps: Sequence[Step] = task.steps
         self.conflict: Conflict = task.conflict  # Once it was refused, what counts for that.
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
-        # Its lease is given up if a signal's exception loses this run.
         # A direct call inside a run has the run's task id: its own result is stored nowhere.
         more: Any = {INSIDE: True} if task.on_conflict == "join" and not message.own else {}
+        # Its lease is given up if a signal's exception loses this run.
         self.use = Use(task=task.name, task_id=message.id, **more)
         self.permits: list[Lease] = []  # Of ``lock_limits``, in their order.
         self.completed = False  # Whether the body has returned.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -43,22 +42,6 @@ def joining(room: Mailroom, *ends: Any, **options: Any) -> tuple[Any, Runs]:
     return task, runs
 
 
-@pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch, room: Mailroom) -> Any:
-    """A block in which the result backend does not answer."""
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no answer")
-
-    def block() -> ExitStack:
-        stack = ExitStack()
-        patched = stack.enter_context(monkeypatch.context())
-        patched.setattr(type(room.app.backend), "get_task_meta", fails)
-        return stack
-
-    return block
-
-
 def test_all_that_meet_a_run_return_what_it_returns(
     room: Mailroom, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,13 +70,6 @@ def test_all_that_meet_a_run_return_what_it_returns(
     assert not locks.is_locked("job:1")
 
 
-def test_none_is_a_value(room: Mailroom) -> None:
-    task, runs = joining(room, lambda self, job: None)
-    task.delay(1)
-    assert room.work_off() == [("SUCCESS", None)] * 3
-    assert len(runs) == 1
-
-
 def test_a_message_that_waits_for_a_result_does_not_ask_for_the_lock(room: Mailroom) -> None:
     """It would get the lock between the release and the stored result."""
 
@@ -105,7 +81,7 @@ def test_a_message_that_waits_for_a_result_does_not_ask_for_the_lock(room: Mailr
 
     task, runs = joining(room, looks_often)
     task.delay(1)
-    assert room.states() == ["SUCCESS"] * 3
+    assert room.work_off() == [("SUCCESS", None)] * 3
     assert len(runs) == 1
 
 
@@ -151,11 +127,17 @@ def test_a_run_that_died_is_replaced_by_one_that_takes_its_lock_over(room: Mailr
     assert runs[0] == other.id
 
 
-def test_while_the_result_backend_is_silent_a_message_waits(room: Mailroom, silent: Any) -> None:
+def test_while_the_result_backend_is_silent_a_message_waits(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no answer")
+
     task, runs = joining(room)
     first = task.delay(1)
     room.deliver(room.take())
-    with silent():
+    with monkeypatch.context() as patched:
+        patched.setattr(type(room.app.backend), "get_task_meta", silent)
         for other in room.ids() * (LOOKS + 1):
             assert room.deliver(room.take(other))[0] == "IGNORED"
     assert room.work_off() == [("SUCCESS", first.id)] * 2
@@ -176,6 +158,18 @@ def test_a_result_of_an_earlier_use_of_the_task_id_is_not_returned(
     outcomes = [value for state, value in room.work_off() if state == "SUCCESS"]
     assert sorted(outcomes) == sorted(others), "the backend keeps the old result, so both have run"
     assert len(runs) == 3
+
+
+@pytest.mark.parametrize("backend", [None, "tests.overwriting_backend:OverwritingBackend"])
+def test_without_a_result_backend_all_run_and_any_that_keeps_results_will_do(
+    room: Mailroom, backend: str | None
+) -> None:
+    """Also one that lets STARTED overwrite a success, as that of django-celery-results."""
+    room.app.conf.update(result_backend=backend, task_track_started=True)
+    task, runs = joining(room)
+    task.delay(1)
+    assert room.states() == ["SUCCESS"] * 3
+    assert len(runs) == (1 if backend else 3)
 
 
 @HOW
