@@ -72,6 +72,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_max_attempts": True}, "lock_max_attempts must be a number of runs >= 1, not True"),
     ({"on_conflict": None}, "on_conflict must be one of skip, retry, raise, coalesce, run, not"),
     ({"on_outage": "skip"}, "on_outage must be one of retry, raise, run, not 'skip'"),
+    ({"on_loss": "raise"}, "on_loss must be one of finish, stop, not 'raise'"),
     ({"unique_while": "sent"}, "unique_while must be one of queued, unfinished, None, not 'sent'"),
     ({"on_duplicate": "skip"}, "on_duplicate must be one of return, raise, not 'skip'"),
     ({"guard": "app.Job"}, "guard must be a StatusGuard, not 'app.Job'"),
@@ -85,6 +86,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"lock_slots": lambda video, how, x: 1}, "lock_slots is called with video, how by name"),
     # Together
     ({"lock_slots": 2, "guard": GUARD}, "its guard needs a lock that one run at a time holds: "),
+    ({"on_loss": "stop", "lock_renew": False}, 'on_loss="stop" needs lock_renew: only what renews'),
     ({"lock_slots": 2, "unique_while": "unfinished"}, "with lock_slots several calls may run: "),
     ({"debounce": 5, "debounce_max": 4.9}, "debounce_max must be at least debounce, 5, not 4.9"),
     ({"debounce_max": 5}, "debounce_max has no effect without debounce. Add it"),

@@ -226,6 +226,8 @@ flaky = scripted(
 counts = scripted("counts", counting, on_conflict="coalesce")
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
 limited = scripted("limited", lock_max_hold=2.0, lock_max_attempts=2, guard=GUARD)
+if "STAGE_STOPS" in os.environ:  # A worker of gevent or eventlet does not start with it.
+    stops = scripted("stops", on_loss="stop", guard=GUARD)
 permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
 WORKING = job_guard(to="working")  # Of these alone: the doctor knows whose row it is.
 working = scripted("working", guard=WORKING)
