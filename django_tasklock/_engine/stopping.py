@@ -80,10 +80,9 @@ class _Call:
         self.lease._own.alarm = self.alarm
 
     def __exit__(self, *_: object) -> None:
-        while end := self.said.setdefault("end", BODY):
-            time.sleep(0.001)  # What was sent before arrives in it.
-            if end == SENT:
-                break
+        while self.said.setdefault("end", BODY) == LOSS:
+            time.sleep(0.001)
+        time.sleep(0)  # What was sent arrives in it, as in any call of the system.
         self.lease._own.alarm = None
         if self.in_main:
             signal.signal(signal.SIGUSR2, self.before)

@@ -71,7 +71,7 @@ from django_tasklock import LeaseLost, locks
 from tests.inside import call_until_lost, lose
 
 where, times, interrupted = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "interrupted"
-BODY_SECONDS = 150e-6
+BODY_SECONDS = 1e-3
 ends, to_lose, lost = collections.Counter(), collections.deque(), collections.deque()
 sys.setswitchinterval(1e-5)
 
@@ -89,7 +89,13 @@ def spend(seconds):
     while time.perf_counter() < end:
         pass
 
+def slowly(frame, event, arg):
+    if frame.f_code.co_name == "alarm":
+        time.sleep(random.choice([0, 100e-6]))
+        return slowly
+
 def lose_them():
+    sys.settrace(slowly)
     while True:
         while not to_lose:
             time.sleep(0)
@@ -103,9 +109,10 @@ def body():
     return "returned"
 
 def calls():
+    moment = BODY_SECONDS / 2
     for number in range(times):
         lease = locks.acquire(f"video:{number}", ttl=60)
-        to_lose.append((lease, random.uniform(0.2, 1) * BODY_SECONDS))
+        to_lose.append((lease, moment + random.uniform(-1e-4, 1e-4)))
         try:
             try:
                 if interrupted:
@@ -123,6 +130,7 @@ def calls():
         lost.clear()
         spend(20e-6)  # What strays raises here.
         ends[end] += 1
+        moment += 1e-5 if end == "stopped" else -1e-5  # Near the return, on any machine.
         assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
     print(*(ends[end] for end in ("returned", "stopped", "limited")))
 
@@ -145,7 +153,7 @@ def test_nothing_strays_at_the_moment_of_the_return(where_: str, limit: str, tim
     ends = [int(word) for word in run_python(AT_THE_RETURN, where_, str(times), limit).split()]
     # I expect an exception in the body, or none
     assert sum(ends) == times
-    assert all(number > times / 100 for number in ends[: 3 if limit else 2])
+    assert min(ends[:2]) > 5, ends
 
 
 @pytest.mark.django_db(transaction=True)
@@ -216,8 +224,9 @@ def test_each_of_nested_calls_ends_with_its_own_lease(where: Callable[[Work], An
         # The loss of the inner one is an error in the outer one, which goes on
         with pytest.raises(LeaseLost, match="inner"):
             until_lost("inner", lambda: losing("inner"))
-        # The loss of the outer one ends both; and so it does if another call has the same lease
-        until_lost("last", lambda: until_lost("outer", lambda: losing("outer")))
+        # The loss of the outer one ends both; also after a call under the same lease has ended
+        until_lost("outer", tuple)
+        until_lost("last", lambda: losing("outer"))
 
     with pytest.raises(LeaseLost, match="outer"):
         where(lambda: until_lost("outer", body))
