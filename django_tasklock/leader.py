@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -12,6 +13,7 @@ from asgiref.sync import iscoroutinefunction
 from ._engine.acquiring import How
 from ._engine.lease import Lease
 from ._engine.lock import Block
+from ._engine.stopping import call_until_lost, check_can_stop
 from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
 from ._values.printable import printable
@@ -29,7 +31,10 @@ T = TypeVar("T")
 OUTAGE_PAUSE_SECONDS = 1.0
 
 
-def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFAULT_ALIAS) -> T:
+def lead(
+    name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFAULT_ALIAS,
+    stop: bool = False,
+) -> T:  # fmt: skip
     """Wait until this process leads, and call ``run`` then. Returns what ``run`` returns.
 
     Of all processes that lead under ``name``, one is in ``run``: the holder of the lock ``name``.
@@ -41,16 +46,19 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
         run: a callable. It gets the `Lease` if it has a parameter without a default.
         ttl: seconds that the lease lasts; it is renewed.
         store: an alias of the setting.
+        stop: whether ``run`` is stopped when the lease is lost, ``ttl`` / 3 seconds after that at
+            the latest. What is raised in it is a `KeyboardInterrupt`: in the main thread by the
+            signal SIGUSR2, and in another thread when its call in C is over.
 
-    When the lease is lost, nothing stops ``run``: it must look at ``lease.held``, or call
-    ``lease.assert_held()``, more often than every ``ttl`` seconds. If it returns after the loss, or
+    Without ``stop``, ``run`` must look at ``lease.held``, or call ``lease.assert_held()``, more
+    often than every ``ttl`` seconds. If it returns after the loss, or
     raises this `LeaseLost`, `lead` waits again, and calls it when this process leads again.
     If it raises anything else, returns with the lease, or has released or detached the lease
     itself, the lease is released, and `lead` raises or returns the same.
 
     While the store does not answer, `lead` goes on waiting, and logs a warning. Raises `TypeError`
-    or `ValueError` for a wrong argument, `InvalidLockConfig`, and `LockNotAcquired` if this very
-    thread leads already.
+    or `ValueError` for a wrong argument, `InvalidLockConfig`, also for ``stop`` under gevent or
+    eventlet, and `LockNotAcquired` if this very thread leads already.
     """
     checked_name(name)
     checked_ttl(ttl)
@@ -60,6 +68,7 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
         if is_generator(kind):
             raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
     takes_lease = _takes_lease(run)
+    check_can_stop(f"lead({name!r})", stop)
     task = f"lead {getattr(run, '__qualname__', type(run).__qualname__)}"
     how = How(store, ttl, wait=None, renew=True)
     while True:
@@ -67,7 +76,8 @@ def lead(name: str, run: Callable[..., T], ttl: float = 15, *, store: str = DEFA
         lease = wait_to_lead(block)
         with block:
             try:
-                result = run(lease) if takes_lease else run()
+                body = partial(run, lease) if takes_lease else run
+                result: T = call_until_lost(lease, body) if stop else body()
                 if lease.held or lease.ended_well:
                     return result
             except LeaseLost as error:

@@ -30,6 +30,7 @@ from django_tasklock._engine.acquiring import Acquiring, How
 from django_tasklock._engine.keeper import keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.own_token import OwnToken
+from django_tasklock._engine.stopping import call_until_lost as call_until_lost
 from django_tasklock._engine.waiting import blocking
 from django_tasklock._values import clock as clock
 from django_tasklock._values import owner as owner_module
@@ -134,6 +135,11 @@ def kept(alias: str = "default") -> int:
     """How many tokens and notes the thread of a store looks after."""
     keeper = keeper_of(stores[alias])
     return len(keeper.table) + len(keeper.jobs)
+
+
+def lose(lease: Lease) -> None:
+    """Find that a lease is lost, as the store's thread does."""
+    keeper_of(stores[lease.store]).lost(lease._own, "the store no longer has it")
 
 
 def give_up(lease: Lease, note: Note | None = None) -> None:

@@ -117,10 +117,12 @@ class Keeper:
         note_event(self.store, "lost", own.name, own.record, reason=reason)
         cause = "expired" if reason in (RAN_OUT, TOO_LONG) else "gone"
         told = partial(self._tell, lock_lost, own, own.lease(), reason=reason, cause=cause)
-        if asyncio._get_running_loop() is None:
+        if own.alarm is None and asyncio._get_running_loop() is None:
             told()
-        else:  # A receiver must not block the loop.
+        else:  # A receiver must not block the loop, nor put off the alarm.
             self.jobs.later(told)
+        if own.alarm is not None:
+            own.alarm()
 
     def give_up(self, own: OwnToken, *, noted: bool = False) -> None:
         """Have the token given back as soon as the store answers, unless it is over. ``noted``:

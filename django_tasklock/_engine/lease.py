@@ -286,7 +286,8 @@ class Lease:
         """This process has adopted the lease, which it had detached."""
         before, own = self._own, adopted._own
         self._own, own.lease, own.since = own, ref(self), before.since
-        own.of, own.bare = before.of, before.bare  # Last: if that is interrupted, it is given up.
+        # Last: if that is interrupted, it is given up.
+        own.alarm, own.of, own.bare = before.alarm, before.of, before.bare
 
     def outlives(self) -> None:
         """Have the lease go on without this process, until its end: an operator's hold."""

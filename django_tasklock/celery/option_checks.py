@@ -159,6 +159,8 @@ def _check_together(task: Any) -> None:
             "its guard needs a lock that one run at a time holds: leave out lock_slots, and use "
             "lock_limits=[limit(name, N)]"
         )
+    if task.on_loss == "stop" and not task.lock_renew:
+        raise ValueError('on_loss="stop" needs lock_renew: only what renews a lease finds it lost')
     if task.lock_slots != 1 and task.unique_while == "unfinished":
         raise ValueError('with lock_slots several calls may run: use unique_while="queued"')
     others = task.guard, task.ignore_result, task.lock_slots != 1, task.lock_wait != 0

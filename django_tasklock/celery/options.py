@@ -151,6 +151,12 @@ class TaskOptions(WorkerTask):
     #: without the lock, on the guard alone. The same if the guard's database does not answer before
     #: the body; `"run"` is `"retry"` then.
     on_outage: ClassVar[Literal["retry", "raise", "run"]] = "retry"
+    #: `"finish"` or `"stop"`
+    #: What becomes of a body whose lease is lost. `"finish"`: it goes on, unless it calls
+    #: `assert_held()`. `"stop"`: an exception that no `except Exception` catches is raised in it, a
+    #: third of the ttl after the loss at the latest; the run ends as by `assert_held()`. Not with
+    #: eventlet and gevent.
+    on_loss: ClassVar[Literal["finish", "stop"]] = "finish"
     #: int, a number of runs
     #: How many runs of one message [may die](#attempts), with their worker for example, before it
     #: fails with `TooManyAttempts`.

@@ -7,7 +7,7 @@ message is an exception: `Skip`, Celery's `Ignore` and `Reject`, or an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +17,7 @@ from celery.exceptions import TaskPredicate
 from .._engine.acquiring import Acquiring
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
+from .._engine.stopping import call_until_lost
 from .._values.lock_info import LockInfo
 from .._values.owner import INSIDE
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
@@ -237,6 +238,11 @@ class Run:
             return result
         finally:
             runs.reset(mark)
+
+    def call(self, body: Callable[[], Any]) -> Any:
+        """Call the body. Raises `LeaseLost` if it was stopped because its lease is lost."""
+        stops = self.task.on_loss == "stop" and isinstance(self.lease, Lease)
+        return call_until_lost(self.lease, body) if stops else body()
 
     def _release(self, lease: Lease) -> bool:
         """Release the lease, and note how the run has ended. Returns False if it was lost before.

@@ -11,6 +11,7 @@ from celery.exceptions import Reject
 from django.utils.functional import cached_property
 
 from .._engine.lease import Lease
+from .._engine.stopping import check_can_stop
 from ..conf import warn_unless_installed
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
 from .conflict import Conflict
@@ -81,6 +82,11 @@ class LockedTask(TaskOptions):
         What a call does when the store does not answer. "retry": its message is requeued. "raise":
         it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone. The
         same if the guard's database does not answer before the body; "run" is "retry" then.
+    ``on_loss``: "finish" or "stop"; default "finish".
+        What becomes of a body whose lease is lost. "finish": it goes on, unless it calls
+        ``assert_held()``. "stop": an exception that no ``except Exception`` catches is raised in
+        it, a third of the ttl after the loss at the latest; the run ends as by ``assert_held()``.
+        Not with eventlet and gevent.
     ``lock_max_attempts``: int, a number of runs; default 5.
         How many runs of one message may die, with their worker for example, before it fails with
         `TooManyAttempts`.
@@ -121,10 +127,11 @@ class LockedTask(TaskOptions):
     def worker_request(self, given: Any, consumer: Any) -> Any:
         """Return our request class, combined with the one that the project has given the task.
 
-        Raises `InvalidLockConfig` for a task whose options are wrong: a worker does not start,
-        instead of failing each of its messages.
+        Raises `InvalidLockConfig` for a task whose options are wrong, or do not go with the
+        worker's pool: a worker does not start, instead of failing each of its messages.
         """
         self.check_made()
+        check_can_stop(f"task {self.name}", self.on_loss == "stop")
         # Here, because only a worker is to import what Celery's requests need.
         from .request import children, combined
 
@@ -173,7 +180,7 @@ class LockedTask(TaskOptions):
         if run.message.own:
             request.tasklock_run = run
             try:
-                return self.run(*args, **kwargs)
+                return run.call(partial(self.run, *args, **kwargs))
             finally:
                 request.tasklock_run = None  # It stays: calls in hooks are no run of the message.
         # Creates the list of children now, so that both requests share it.
@@ -181,7 +188,7 @@ class LockedTask(TaskOptions):
         # Without explicit headers, Celery would take the run for a header.
         self.push_request(args=args, kwargs=kwargs, headers=request.headers or {}, tasklock_run=run)
         try:
-            return super().__call__(*args, **kwargs)
+            return run.call(partial(super().__call__, *args, **kwargs))
         finally:
             self.pop_request()
 

@@ -20,7 +20,7 @@ from django.db import transaction
 
 from django_tasklock import Lease, lock, locks
 from django_tasklock.stores import stores
-from tests.inside import connect_by, is_renewed, kept, look_often, retry_soon
+from tests.inside import call_until_lost, connect_by, is_renewed, kept, look_often, retry_soon
 from tests.interruptions import (
     EVERY,
     NEVER,
@@ -120,6 +120,17 @@ class TestEveryInstruction:
                 made["work"](name)
 
         assert at_every_instruction(use_it, "video:1", before=made["before"]) > 100
+
+    def test_of_a_body_that_stops_at_a_loss(self) -> None:
+        def use_it(name: str) -> None:
+            with lock(name, ttl=LONG) as lease:
+                call_until_lost(lease, tuple)
+
+        def put_back(where: list[str]) -> None:
+            assert signal.getsignal(signal.SIGUSR2) == before, where
+
+        before = signal.getsignal(signal.SIGUSR2)
+        assert at_every_instruction(use_it, "video:1", "use_it", after=put_back) > 100
 
     @renewed_or_not
     def test_of_a_block_inside_leaves_the_outer_one_its_lease(self, renew: bool) -> None:

@@ -127,6 +127,38 @@ def test_the_loser_does_not_take_the_redelivery_of_its_message_along(
     stage.assert_settled()
 
 
+STOPS = {"STAGE_STOPS": "1"}
+
+
+@pytest.mark.parametrize("kind", ["sleep", "compute"])
+@pytest.mark.stage(ttl=1.5)
+def test_a_body_whose_lease_is_cleared_leaves_and_the_job_is_done_again(
+    stage: Stage, kind: str
+) -> None:
+    """``on_loss="stop"``, in the main thread of a child, and in one of a pool of threads."""
+    stage.worker(pool="prefork" if kind == "sleep" else "threads", environment=STOPS)
+    job, result, start = stage.begin("stops", {"kind": kind, "seconds": 60}, {})
+    assert stage.row(job) == ("running", start.fence)
+    cleared = stage.ledger.clock()
+    assert stage.redis.delete(stage.lock_key(f"job:{job}"))
+    until(lambda: stage.ledger.entries("broke", run=start.run), "the end of the body")
+    assert stage.ledger.entries("broke", run=start.run)[0].at - cleared < 1.5 / 3 + 1
+    stage.assert_well(job, result, runs=2)
+    fence = stage.row(job)[1]
+    assert fence is not None
+    assert fence > start.fence
+
+
+@pytest.mark.parametrize("pool", by_day("gevent", "eventlet"))
+def test_a_worker_whose_threads_are_greenlets_does_not_start_with_such_a_task(
+    stage: Stage, pool: str
+) -> None:
+    need_pool(pool)
+    worker = stage.worker(pool=pool, environment=STOPS, wait=False)
+    until(lambda: not worker.running, "its end")
+    assert "gevent and eventlet cannot stop task stops at a loss. Use another pool" in worker.text()
+
+
 @pytest.mark.stage(ttl=TTL_SECONDS)
 def test_a_job_that_always_works_for_longer_than_max_hold_is_given_up(stage: Stage) -> None:
     """Each run starts over, and counts as one that has died."""

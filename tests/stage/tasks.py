@@ -237,6 +237,8 @@ flaky = scripted(
 counts = scripted("counts", counting, on_conflict="coalesce")
 watched = scripted("watched", on_conflict="run", lock_max_attempts=3)
 limited = scripted("limited", lock_max_hold=2.0, lock_max_attempts=2, guard=GUARD)
+if "STAGE_STOPS" in os.environ:  # A worker of gevent or eventlet does not start with it.
+    stops = scripted("stops", on_loss="stop", guard=GUARD)
 permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
 LIMITS = [limit(tenant_of, 2), limit("partner", 3)]
 of_tenants = scripted("of_tenants", lock_limits=LIMITS, lock_max_attempts=15, guard=GUARD)

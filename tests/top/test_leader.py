@@ -19,6 +19,7 @@ import pytest
 from django_tasklock import Lease, LeaseLost, LockNotAcquired, locks
 from django_tasklock.leader import lead
 from tests.conftest import UseRedis
+from tests.greenlets import run_in_greenlets
 from tests.servers import RedisServer
 from tests.stage.workers import gone
 from tests.steps import LONG, Meanwhile, holder, taken, waiting
@@ -66,6 +67,26 @@ def test_a_leader_that_ends_because_it_lost_the_lease_leads_again() -> None:
 
     # One run raises the loss, and one returns at the loss
     assert lead("x", run, LONG) == "run 3"
+
+
+def test_a_leader_that_stops_at_the_loss_leads_again() -> None:
+    runs: list[Lease] = []
+
+    def run(lease: Lease) -> str:
+        runs.append(lease)
+        if len(runs) == 1:
+            assert locks.clear("x")
+            time.sleep(4 * PATIENCE)
+        return f"run {len(runs)}"
+
+    assert lead("x", run, 0.9, stop=True) == "run 2"
+    assert lead("x", lambda: "run 3", stop=True) == "run 3"
+
+
+def test_no_leader_stops_where_threads_are_greenlets() -> None:
+    program = "from django_tasklock.leader import lead\nlead('x', print, stop=True)"
+    with pytest.raises(AssertionError, match=r"cannot stop lead\('x'\) at a loss. Use another"):
+        run_in_greenlets(program)
 
 
 def test_a_leader_that_gives_its_lease_back_or_hands_it_on_has_finished() -> None:

@@ -1,0 +1,107 @@
+"""A call that ends when its lease is lost: an exception is raised into it, from another thread.
+
+In the main thread the handler of a signal raises it, so that a system call is interrupted, too. In
+another thread Python raises it when the call in C that is under way is over.
+
+It never comes after the call. The body's end and the alarm decide in one step which of them was
+first. If it was the alarm, the end waits until what was sent has arrived, inside the ``try`` that
+catches it. No mutex: an exception from a signal handler would leave it locked.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from ctypes import c_ulong, py_object, pythonapi
+from typing import Any
+
+from .._compat.native_threads import are_patched
+from ..exceptions import InvalidLockConfig
+from .lease import Lease
+from .own_token import LOST
+
+# What ends a call: its body, or its loss, of which nothing, or everything, was sent by now.
+BODY, LOSS, SENT = "", "loss", "sent"
+
+
+class Stop(KeyboardInterrupt):
+    """What is raised into a call. No ``except Exception`` catches it. asyncio and psycopg end what
+    they do, as for Ctrl-C: any other exception would leave a connection to PostgreSQL in use."""
+
+
+def check_can_stop(what: str, stops: bool = True) -> None:
+    """Raise `InvalidLockConfig` for what ``stops`` when it loses its lease, among greenlets."""
+    if stops and are_patched():
+        mend = "Use another pool; or leave that out, and call lease.assert_held() in the body"
+        raise InvalidLockConfig(f"gevent and eventlet cannot stop {what} at a loss. {mend}")
+
+
+def call_until_lost(lease: Lease, body: Callable[[], Any]) -> Any:
+    """Return what ``body()`` returns. If the lease is lost meanwhile, `Stop` is raised in it.
+
+    Raises what ``body`` raises; if the lease was lost, `LeaseLost` instead of `Stop`, or of an
+    error to which that has led.
+    """
+    check_can_stop(f"the body under {lease.name}")
+    if lease._own.alarm is not None:
+        return body()  # A call around this one is stopped.
+    call = _Call(lease)
+    try:
+        # Three exits: `Stop` and a soft time limit may each cut one short.
+        with call, call, call:
+            call.begin()
+            lease.assert_held()
+            return body()
+    except (Stop, Exception):
+        if lease._own.state == LOST:
+            lease.assert_held()
+        raise  # It is of a call around this one, or the body's own.
+
+
+class _Call:
+    """A call that its lease's alarm ends."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.thread = threading.get_ident()
+        self.in_main = self.thread == threading.main_thread().ident
+        self.before: Any = signal.getsignal(signal.SIGUSR2)
+        # "end": what ends it; whoever says so first decides. "due": the handler is to raise.
+        self.said: dict[str, str] = {}
+
+    def __enter__(self) -> None: ...
+
+    def begin(self) -> None:
+        """Have it end with its lease. In the block, as an interrupted ``__enter__`` has no exit."""
+        if self.in_main:
+            signal.signal(signal.SIGUSR2, self.handle)
+        self.lease._own.alarm = self.alarm
+
+    def __exit__(self, *_: object) -> None:
+        while self.said.setdefault("end", BODY) == LOSS:
+            time.sleep(0.001)
+        time.sleep(0)  # What was sent arrives in it, as in any call of the system.
+        self.lease._own.alarm = None
+        if self.in_main:
+            signal.signal(signal.SIGUSR2, self.before)
+
+    def alarm(self) -> None:
+        """The lease is lost. Raises `Stop` in the thread of the call itself."""
+        if threading.get_ident() == self.thread:
+            raise Stop
+        if self.said.setdefault("end", LOSS):
+            if self.in_main:
+                self.said["due"] = LOSS
+                signal.pthread_kill(self.thread, signal.SIGUSR2)
+            else:
+                pythonapi.PyThreadState_SetAsyncExc(c_ulong(self.thread), py_object(Stop))
+            self.said["end"] = SENT
+
+    def handle(self, *args: Any) -> None:
+        """Handle the signal, which may be another's."""
+        if self.said.pop("due", ""):
+            raise Stop
+        if callable(self.before):
+            self.before(*args)

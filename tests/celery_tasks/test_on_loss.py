@@ -1,0 +1,47 @@
+"""``on_loss="stop"``: a body whose lease is lost ends, as `tests.engine.test_stopping` says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from django_tasklock import LeaseLost, locks
+from tests.app.models import Job
+from tests.celery_tasks.conftest import FENCES, HOW, MakeTask, call, job_guard, status
+from tests.mailroom import Mailroom, Runs
+from tests.waiting import PATIENCE, until
+
+STOPS: dict[str, Any] = {"on_loss": "stop", "lock_ttl": 0.9}
+
+
+def goes_on(self: Any, job: Any) -> None:
+    """Whatever happens, and without a look at its lease."""
+    assert locks.clear(self.lease.name)
+    with suppress(Exception):
+        until(lambda: False, within=4 * PATIENCE)
+
+
+def returns(self: Any, job: Any) -> str:
+    return "done"
+
+
+@FENCES
+def test_its_message_comes_back_and_is_done(room: Mailroom, row: Job, fence: str | None) -> None:
+    room.task(Runs(goes_on, None), acks_late=True, guard=job_guard(fence), **STOPS).delay(row.pk)
+    assert room.states() == ["IGNORED", "SUCCESS"]
+    assert status(row) == "done"
+
+
+@HOW
+@pytest.mark.parametrize(("fence", "left"), [("lock_fence", "queued"), (None, "working")])
+def test_a_direct_call_raises_and_its_row_can_be_claimed_again(
+    task: MakeTask, row: Job, on_redis: None, how: str, fence: str | None, left: str
+) -> None:
+    options = {"lock_name": "job:{job}", "guard": job_guard(fence), **STOPS}
+    with pytest.raises(LeaseLost, match=f"job:{row.pk}"):
+        call(task(goes_on, **options), how, row.pk)
+    assert status(row) == left
+    assert call(task(returns, **options), how, row.pk) == "done"
+    assert status(row) == "done"
