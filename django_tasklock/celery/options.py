@@ -114,14 +114,15 @@ class TaskOptions(WorkerTask):
     #: str
     #: The store: an alias of the setting [`TASKLOCK`](settings.md).
     lock_store: ClassVar[Annotated[str, arguments.checked_text]] = "default"
-    #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"`, `"run"` or callable
+    #: `"skip"`, `"retry"`, `"raise"`, `"coalesce"`, `"replace"`, `"run"`, or callable
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
     #: requeued. `"raise"`: it fails with `LockNotAcquired`. `"coalesce"`: all calls that arrive
-    #: during a run get one follow-up run, that of the newest. `"run"`: it runs without the
-    #: lock, on the guard alone, and a warning is logged. A function gets the holder's `LockInfo`,
-    #: and by name those of the call's arguments that it takes, and returns one of these but
-    #: `"coalesce"`.
+    #: during a run get one follow-up run, that of the newest. `"replace"`: the newest call
+    #: [replaces the others](../howto/unique-jobs.md#replace), also the one that runs: that one ends
+    #: at `assert_held()`. `"run"`: it runs without the lock, on the guard alone, and a warning is
+    #: logged. A function gets the holder's `LockInfo`, and by name those of the call's arguments
+    #: that it takes, and returns one of these but `"coalesce"` and `"replace"`.
     on_conflict: ClassVar[str | Callable[..., str]] = "skip"
     #: float, seconds, or None
     #: With `on_conflict="retry"`: how long a message is requeued before `LockNotAcquired`. None:
@@ -158,7 +159,8 @@ class TaskOptions(WorkerTask):
     #: after it came. Not with `unique_while`.
     debounce: ClassVar[TtlOrNone] = None
     #: float, seconds, or None
-    #: How long after the first of these calls the last one runs at the latest. None: no limit.
+    #: How long after the first of these calls the last one runs at the latest. With
+    #: `on_conflict="replace"`: how long after it a run is not replaced any more. None: no limit.
     debounce_max: ClassVar[TtlOrNone] = None
     #: `StatusGuard` or None
     #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.

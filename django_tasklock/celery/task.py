@@ -64,13 +64,15 @@ class LockedTask(TaskOptions):
         How long the lock stays taken after a run that failed.
     ``lock_store``: str; default "default".
         The store: an alias of the setting ``TASKLOCK``.
-    ``on_conflict``: "skip", "retry", "raise", "coalesce", "run" or callable; default "skip".
+    ``on_conflict``: "skip", "retry", "raise", "coalesce", "replace", "run", or callable; default
+    "skip".
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
         `LockNotAcquired`. "coalesce": all calls that arrive during a run get one follow-up run,
-        that of the newest. "run": it runs without the lock, on the guard alone, and a warning is
-        logged. A function gets the holder's `LockInfo`, and by name those of the call's arguments
-        that it takes, and returns one of these but "coalesce".
+        that of the newest. "replace": the newest call replaces the others, also the one that runs:
+        that one ends at ``assert_held()``. "run": it runs without the lock, on the guard alone, and
+        a warning is logged. A function gets the holder's `LockInfo`, and by name those of the
+        call's arguments that it takes, and returns one of these but "coalesce" and "replace".
     ``lock_retry_for``: float, seconds, or None; default 3600.
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
         for ever.
@@ -97,7 +99,8 @@ class LockedTask(TaskOptions):
         Of calls that keep coming, the last one runs, this long after it came. Not with
         ``unique_while``.
     ``debounce_max``: float, seconds, or None; default None.
-        How long after the first of these calls the last one runs at the latest. None: no limit.
+        How long after the first of these calls the last one runs at the latest. With
+        ``on_conflict="replace"``: how long after it a run is not replaced any more. None: no limit.
     ``guard``: `StatusGuard` or None; default None.
         Claims a database row before the body runs, and finishes it afterwards.
     """
@@ -146,7 +149,8 @@ class LockedTask(TaskOptions):
     def steps(self) -> Sequence[Step]:
         """The special behaviours that this task has. Their order counts: a redelivery that is to be
         dropped or to wait is so whatever else it is."""
-        chosen = {Debounce: self.debounce is not None, Unique: self.unique_while is not None}
+        debounces = self.debounce is not None or self.conflict.replaces
+        chosen = {Debounce: debounces, Unique: self.unique_while is not None}
         own = [step() for step, is_on in chosen.items() if is_on]
         return [Handing(), Redelivery(), *own, *self.conflict.steps]
 
