@@ -27,7 +27,7 @@ from django_tasklock import Lease, LockInfo
 from django_tasklock._engine import aio, history, jobs, waiting
 from django_tasklock._engine import keeper as keeper_module
 from django_tasklock._engine.acquiring import Acquiring, How
-from django_tasklock._engine.keeper import keeper_of
+from django_tasklock._engine.keeper import keeper_of as keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.own_token import OwnToken
 from django_tasklock._engine.waiting import blocking

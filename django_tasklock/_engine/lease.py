@@ -292,14 +292,13 @@ class Lease:
         own.recalled = found
 
         def look() -> float | None:
-            if own.recalled is found and own.state == HELD:
-                if not (task_id := later_call()):
-                    return RECALL_SECONDS
-                own.reason = f"the later call {printable(task_id)} replaces it"
-                found.append(task_id)
-                if own.alarm is not None:
-                    own.alarm()
-            return None
+            if own.state != HELD:
+                return None
+            if not (task_id := later_call()):
+                return RECALL_SECONDS
+            own.reason = f"the later call {printable(task_id)} replaces it"
+            found.append(task_id)
+            return None if own.alarm is None else own.alarm()
 
         self._keeper.jobs.later(look, RECALL_SECONDS)
 

@@ -53,7 +53,7 @@ class Replaced(Retried):
     """The message waits for the end of the run that has the lock, which is asked to end if it was
     sent earlier."""
 
-    outcome, skips, replaces = "replace the run that has the lock, after its end", True, True
+    outcome, skips, replaces = "be requeued, and replace an earlier call that runs", True, True
     body = staticmethod(recallable)
 
 

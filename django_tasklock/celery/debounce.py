@@ -186,9 +186,8 @@ def _body_ended(run: Run, lease: Lease, kind: type[BaseException] | None, *_: ob
 
 def _replaced(run: Run, later: str) -> Skip:
     """Return what ends the run of a call that the one with the task id ``later`` replaces."""
-    task, message = run.task, run.message
-    what = "skipped %s: the later call %s replaces it, lock %s"
-    logger.info(what, message, printable(later), message.name)
+    task, names = run.task, (run.message, printable(later), run.message.name)
+    logger.info("skipped %s: the later call %s replaces it, lock %s", *names)
     reason = "replaced" if task.conflict.replaces else "debounced"
     return Skip(reason, Owner(task=str(task.name), task_id=later))
 
@@ -203,8 +202,7 @@ def _note(task: TaskOptions, name: str, change: Callable[[Burst], Burst], delay:
     """Change the note of the calls under a lock."""
 
     def changed(text: str | None) -> str | None:
-        before = Burst.read(text)
-        after = change(before)
+        after = change(before := Burst.read(text))
         return None if after == before else json.dumps(after)
 
     task.locks.store.update_note(_key(task, name), changed, delay + NOTE_SECONDS)
