@@ -80,6 +80,7 @@ OUTCOMES = {
         "debounced",
         "held_by_operator",
         "invalid_state",
+        "replaced",
     ),
     "coalesced": ("follow_up",),
     "joined": ("result",),

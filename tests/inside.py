@@ -27,7 +27,7 @@ from django_tasklock import Lease, LockInfo
 from django_tasklock._engine import aio, history, jobs, waiting
 from django_tasklock._engine import keeper as keeper_module
 from django_tasklock._engine.acquiring import Acquiring, How
-from django_tasklock._engine.keeper import keeper_of
+from django_tasklock._engine.keeper import keeper_of as keeper_of
 from django_tasklock._engine.lease import Use
 from django_tasklock._engine.own_token import OwnToken
 from django_tasklock._engine.stopping import call_until_lost as call_until_lost
@@ -80,6 +80,7 @@ REPLACED = {
     "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
+    "recall_after": ["_engine.lease.RECALL_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
     "listen_for": ["stores.redis.subscription.SILENCE_SECONDS"],
     "wait_for_connections": ["stores.redis.connections.POOL_WAIT_SECONDS"],

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 from weakref import ref
@@ -46,6 +47,8 @@ from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, OwnToken
 
 logger = logging.getLogger("django_tasklock")
 
+# How often a holder that may be recalled is looked after.
+RECALL_SECONDS = 1.0
 # Why a lease does not hold its lock that is not lost, by its state.
 WHY = {
     RELEASED: "it was released",
@@ -133,6 +136,12 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether the lease still holds the lock, by this process's clock."""
+        return self.lasts and not self._own.recalled
+
+    @property
+    def lasts(self) -> bool:
+        """The same; True for a holder that is recalled, too: nobody else gets the lock before it
+        has ended."""
         own = self._own
         if own.state != HELD or self._keeper.inherited:
             return False
@@ -204,7 +213,7 @@ class Lease:
         try:
             if own.state == GIVEN_UP:
                 return keeper.give_back(own)
-            if not self.held or not keeper.passes(own, RELEASED):
+            if not self.lasts or not keeper.passes(own, RELEASED):
                 return False
             if _note is not None:
                 # As the renewal thread, which has no tenant, can write it.
@@ -243,13 +252,13 @@ class Lease:
         """
         keeper, own = self._keeper, self._own
         ttl = own.ttl if ttl is None else checked_ttl(ttl)
-        if self.held:
-            check_lasts("ttl", ttl, keeper.store)
+        self.assert_held()
+        check_lasts("ttl", ttl, keeper.store)
         last, slots, mark = float(own.ttl), own.record.get("slots"), new_mark()
         limit = time.time() + own.limit - clock.now()
         handle = Handle(self.store, self.name, self.token, self.fence, mark, last, slots, limit)
         try:
-            if not self.held or not keeper.passes(own, DETACHED):
+            if not keeper.passes(own, DETACHED):
                 raise LeaseLost(self.name, self._why())
             detached = keeper.detach(own, ttl, mark)
         except BaseException:
@@ -275,6 +284,30 @@ class Lease:
         """Note how what was done under the lease has ended: that says how long its lock cools."""
         if self._own.cooling is not None:
             self._own.cooling.ended(failed=failed)
+
+    def recall_for(self, later_call: Callable[[], str]) -> None:
+        """Recall the holder once there is a later call: `held` is False then. The renewal thread
+        asks for the call's task id once a second, until `end_recall`; "": there is none."""
+        own, found = self._own, list[str]()
+        own.recalled = found
+
+        def look() -> float | None:
+            if own.state != HELD:
+                return None
+            if not (task_id := later_call()):
+                return RECALL_SECONDS
+            own.reason = f"the later call {printable(task_id)} replaces it"
+            found.append(task_id)
+            return None if own.alarm is None else own.alarm()
+
+        self._keeper.jobs.later(look, RECALL_SECONDS)
+
+    def end_recall(self) -> str:
+        """The holder has ended, and is not recalled any more. Returns the task id of the call that
+        it was recalled for, or ""."""
+        # In this order: what the thread finds from now on, it finds in vain.
+        found, self._own.recalled = self._own.recalled, ()
+        return "".join(found)
 
     def alone(self) -> Lease:
         """Have the lease belong to whoever refers to it, and to no block any more."""

@@ -56,8 +56,10 @@ class OwnToken:
     cooling: Cooling | None = None
     # Returns the `Lease`, the public face of the token, if the application still has it.
     lease: Callable[[], Any] = field(default=lambda: None)
-    # Called when it is lost, in the thread that finds that.
+    # Called when it is lost, or its holder recalled, in the thread that finds that.
     alarm: Callable[[], None] | None = None
+    # Has one item once the holder is recalled: the task id of the later call that replaces it.
+    recalled: Sequence[str] = ()
     # The calls about the lease that are under way, in their order, each with its thread. One that
     # is over is removed by the callback of its reference: in C, where no signal handler can run.
     calls: dict[ref[LeaseCall], int] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from .history import note_event
 
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
-    "invalid_state",
+    "invalid_state", "replaced",
 # Why a task was skipped; ``signals.OUTCOMES`` has them too.
 ]  # fmt: skip
 

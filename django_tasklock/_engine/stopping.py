@@ -55,7 +55,7 @@ def call_until_lost(lease: Lease, body: Callable[[], Any]) -> Any:
             lease.assert_held()
             return body()
     except (Stop, Exception):
-        if lease._own.state == LOST:
+        if lease._own.state == LOST or lease._own.recalled:
             lease.assert_held()
         raise  # It is of a call around this one, or the body's own.
 

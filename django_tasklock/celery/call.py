@@ -103,6 +103,8 @@ class Call:
         given = self.task.request.__dict__.get(HEADER) if self.own else None
         if given:
             ours |= {BESIDE: given.get(BESIDE), CALLED: given.get(CALLED) or given.get("sent")}
+            if self.options.get("retries") and self.task.conflict.replaces:
+                ours[MOMENT] = given.get(MOMENT)
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
             ours |= {key: value for key, value in self.named._asdict().items() if value}

@@ -7,6 +7,7 @@ The conflicts themselves are in ``conflicts.py``, a class each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from .._values.lock_info import LockInfo
@@ -27,6 +28,8 @@ class Conflict:
     has_follow_up = False
     # Whether a refused call runs all the same, without the lock.
     runs_beside = False
+    # Whether a later call replaces an earlier one that runs.
+    replaces = False
 
     def chosen(self, run: Any, holder: LockInfo) -> Conflict:
         """Return the conflict that counts for this refusal. Raises what ends the call."""
@@ -36,6 +39,10 @@ class Conflict:
         """Called when another has the lock, and no `Step` has kept the message. Returns the call's
         result, or raises what ends the call."""
         raise NotImplementedError
+
+    def body(self, run: Any, lease: Any) -> Any:
+        """Return the context of the body. At its end it raises what ends the run instead."""
+        return nullcontext()
 
     def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
         """Return the keys of the store, and their texts, that a message with this id and header of

@@ -13,6 +13,7 @@ from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
 from .coalesce import Coalesce
 from .conflict import Conflict
+from .debounce import recallable
 from .join import Join
 from .note import RowTaken, Skip
 from .requeue import wait_for_lock
@@ -44,8 +45,17 @@ class Retried(Raised):
 
     def refused(self, run: Run, holder: LockInfo) -> NoReturn:
         if run.message.queued:
-            wait_for_lock(run.message, holder, LockNotAcquired(run.message.name, holder))
+            error = None if self.replaces else LockNotAcquired(run.message.name, holder)
+            wait_for_lock(run.message, holder, error)
         super().refused(run, holder)
+
+
+class Replaced(Retried):
+    """The message waits for the end of the run that has the lock, which is asked to end if it was
+    sent earlier."""
+
+    outcome, skips, replaces = "be requeued, and replace an earlier call that runs", True, True
+    body = staticmethod(recallable)
 
 
 class RunBeside(Conflict):
@@ -88,5 +98,5 @@ DECISIONS = ("skip", "retry", "raise", "run")
 # By the values of ``on_conflict``: there is no other list of them.
 CONFLICTS: dict[str, Conflict] = {
     "skip": Skipped(), "retry": Retried(), "raise": Raised(), "coalesce": Coalesce(),
-    "join": Join(), "run": RunBeside(),
+    "replace": Replaced(), "join": Join(), "run": RunBeside(),
 }  # fmt: skip

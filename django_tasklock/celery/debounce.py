@@ -1,4 +1,5 @@
-"""``debounce``: of calls that keep coming, the last one runs.
+"""``debounce``: of calls that keep coming, the last one runs. And ``on_conflict="replace"``: the
+same without a delay, and a call that runs is replaced, too.
 
 Each call sends its message, to be delivered when the debounce is over. Its moment is in the
 message's header, and after the message was sent a note of the store names it as the last one. A
@@ -7,10 +8,14 @@ replaced only by one that was sent. The note may be missing: the store has lost 
 sender was killed before it wrote the note. A message more runs then, and never one less.
 
 A moment is the sender's time of day, but always later than the one in the note: the clocks of hosts
-may differ. A burst ends when its last message starts, and the next call begins a new one. With
-``debounce_max`` it ends that long after its first call, whether its last message has started or
-not. That message is kept: none of the next burst replaces it, so calls that keep coming never push
-the work away for ever.
+may differ. A burst ends when its last message starts, or, with "replace", when the run of that has
+ended. The next call begins a new one. With ``debounce_max`` it ends that long after its first call
+in any case. Its last message is kept then: none of the next burst replaces it, so calls that keep
+coming never push the work away for ever.
+
+With "replace", a run whose call is replaced is recalled. For its body its lease counts as lost
+then, but the lease lasts until the body has ended, and the newest message waits for that: there are
+never two bodies. Then the run is skipped. What has returned before the recall counts.
 """
 
 from __future__ import annotations
@@ -18,8 +23,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any, NamedTuple
+
+from celery.exceptions import TaskPredicate
 
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
@@ -27,6 +36,7 @@ from .._values.owner import Owner, recorded
 from .._values.printable import printable
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
+from ..stores.base import BaseStore
 from .call import MOMENT, Call, Send
 from .note import Skip
 from .options import TaskOptions
@@ -50,11 +60,11 @@ class Burst(NamedTuple):
     nanoseconds since the epoch."""
 
     last: int = 0
-    # 0 if the last message has started.
+    # 0 if the last message has left.
     first: int = 0
     # Of the last message.
     task_id: str = ""
-    # The moment of the last message of the burst before, while it has not started; or 0.
+    # The moment of the last message of the burst before, while it has not left; or 0.
     kept: int = 0
 
     @classmethod
@@ -66,9 +76,11 @@ class Burst(NamedTuple):
                 return cls(last, first, str(task_id), kept)
         return cls()
 
-    def joined_by(self, task_id: str, moment: int, longest: float | None) -> Burst:
-        """Return the burst after a later call. The call joins this burst, or begins a new one if
-        this one has ended: ``longest`` seconds after its first call at the latest."""
+    def joined_by(self, task_id: str, moment: int, longest: float | None = None) -> Burst:
+        """Return the burst after a call. A later one than the last joins this burst, or begins a
+        new one if this one has ended: ``longest`` seconds after its first call at the latest."""
+        if moment <= self.last:
+            return self  # Another sender was later and quicker.
         first, kept = self.first or moment, self.kept
         if longest is not None and moment >= first + longest * NANOSECONDS and not kept:
             first, kept = moment, self.last
@@ -84,9 +96,9 @@ class Burst(NamedTuple):
         """Return whether a later call replaces the one of this moment."""
         return 0 < moment < self.last and moment != self.kept
 
-    def started(self, task_id: str, moment: int) -> Burst:
-        """Return the burst after the start of one of its messages: if that is the last one, the
-        next call begins a new burst."""
+    def left_by(self, task_id: str, moment: int) -> Burst:
+        """Return the burst after one of its messages has left it: if that is the last one, the next
+        call begins a new burst."""
         if moment == self.kept:
             return self._replace(kept=0)
         return Burst(moment, task_id=task_id) if moment >= self.last else self
@@ -100,45 +112,34 @@ class Debounce(Step):
         is sent all the same. Returns what ``go`` returns."""
         task, options, longest = call.task, call.options, call.task.debounce_max
         given = any(options.get(each) for each in ("countdown", "eta", "replaced_task_nesting"))
-        if given or call.eager or call.anyway or call.own or task.debounce is None:
+        if given or call.eager or call.anyway or call.own:
             return go()
-        store, key = task.locks.store, _key(task, call.name)
         try:
-            seen = Burst.read(store.get_note(key))
+            seen = Burst.read(task.locks.store.get_note(_key(task, call.name)))
         except StoreUnavailable:
             options["countdown"] = task.debounce  # Without a moment, no other call replaces it.
             return go()
         now, task_id = time.time_ns(), recorded(call.id)
         # Two senders that add to the same moment should not come to the same one.
         moment = max(now, seen.last + chance.randrange(1, 1000))
-        delay = seen.joined_by(task_id, moment, longest).delay(now, task.debounce, longest)
+        delay = seen.joined_by(task_id, moment, longest).delay(now, task.debounce or 0, longest)
         if call.seconds_to_expiry() <= delay:
             return go()
         call.note(**{MOMENT: moment})
         options["countdown"] = delay or None
         result = go()
-
-        def joined(text: str | None) -> str | None:
-            burst = Burst.read(text)  # Another sender may have been later and quicker.
-            later = moment < burst.last
-            return None if later else json.dumps(burst.joined_by(task_id, moment, longest))
-
         with suppress(StoreUnavailable):  # It does not replace earlier calls then.
-            store.update_note(key, joined, delay + NOTE_SECONDS)
+            _note(task, call.name, lambda it: it.joined_by(task_id, moment, longest), delay)
         return result
 
     def judge(self, run: Run) -> None:
         """Raise `Skip` for a message that a later one replaces, as the note says."""
-        message, store = run.message, run.task.locks.store
+        message, task = run.message, run.task
         moment = message.count(MOMENT)  # 0 for a message that is not debounced.
-        burst = Burst.read(store.get_note(_key(run.task, message.name)) if moment else None)
-        # One that died may run again, whatever came after its start.
-        if burst.replaces(moment) and not run.message.attempts.note.starts:
-            logger.info(
-                "skipped %s: the later call %s replaces it, lock %s",
-                message, printable(burst.task_id), message.name,
-            )  # fmt: skip
-            raise Skip("debounced", Owner(task=str(run.task.name), task_id=burst.task_id))
+        # With "debounce" one that died may run again, whatever came after its start.
+        asks = moment and (task.conflict.replaces or not message.attempts.note.starts)
+        if asks and (later := _later_call(task.locks.store, _key(task, message.name), moment)):
+            raise _replaced(run, later)
 
     def refused(self, run: Run, holder: LockInfo) -> None:
         """Wait for the lock: calls that this one has replaced rely on it."""
@@ -148,16 +149,63 @@ class Debounce(Step):
             wait_for_lock(message, holder, longest=CHECK_SECONDS)
 
     def start(self, run: Run, lease: Lease | None) -> None:
-        """Note that the message starts: the next call begins a new burst."""
+        """Note that the message starts: the next call begins a new burst. With "replace", note what
+        its sender may not have come to: that it was sent."""
         self.judge(run)
-        message = run.message
+        message, task = run.message, run.task
+        noted = Burst.joined_by if task.conflict.replaces else Burst.left_by
         if moment := message.count(MOMENT):
+            _note(task, message.name, lambda it: noted(it, recorded(message.id), moment))
 
-            def started(text: str | None) -> str:
-                return json.dumps(Burst.read(text).started(recorded(message.id), moment))
+    def ended(self, run: Run, lease: Lease | None) -> None:
+        """With "replace", note that the message has left its burst, where that counts."""
+        message, task, moment = run.message, run.task, run.message.count(MOMENT)
+        over = run.row.begun and not (run.error and message.comes_back(run.error))
+        if moment and over and task.conflict.replaces and task.debounce_max is not None:
+            with suppress(StoreUnavailable):
+                _note(task, message.name, lambda it: it.left_by(recorded(message.id), moment))
 
-            key = _key(run.task, message.name)
-            run.task.locks.store.update_note(key, started, NOTE_SECONDS)
+
+def recallable(run: Run, lease: Lease | None) -> ExitStack:
+    """Return the context of a body that is recalled when a later call replaces its own."""
+    block, store, moment = ExitStack(), run.task.locks.store, run.message.count(MOMENT)
+    if lease is not None and moment:
+        # As the renewal thread, which has no tenant, can read it.
+        key = store.keyed_note(_key(run.task, run.message.name))
+        lease.recall_for(partial(_later_call, store, key, moment))
+        block.push(partial(_body_ended, run, lease))
+    return block
+
+
+def _body_ended(run: Run, lease: Lease, kind: type[BaseException] | None, *_: object) -> None:
+    """Skip a run that was recalled, if its body has ended with a result or an error."""
+    later, kind = lease.end_recall(), kind or Exception
+    if later and issubclass(kind, Exception) and not issubclass(kind, TaskPredicate):
+        raise _replaced(run, later)
+
+
+def _replaced(run: Run, later: str) -> Skip:
+    """Return what ends the run of a call that the one with the task id ``later`` replaces."""
+    task, names = run.task, (run.message, printable(later), run.message.name)
+    logger.info("skipped %s: the later call %s replaces it, lock %s", *names)
+    reason = "replaced" if task.conflict.replaces else "debounced"
+    return Skip(reason, Owner(task=str(task.name), task_id=later))
+
+
+def _later_call(store: BaseStore, key: str, moment: int) -> str:
+    """Return the task id of the call that replaces the one of this moment; "": there is none."""
+    burst = Burst.read(store.get_note(key))
+    return burst.task_id if burst.replaces(moment) else ""
+
+
+def _note(task: TaskOptions, name: str, change: Callable[[Burst], Burst], delay: float = 0) -> None:
+    """Change the note of the calls under a lock."""
+
+    def changed(text: str | None) -> str | None:
+        after = change(before := Burst.read(text))
+        return None if after == before else json.dumps(after)
+
+    task.locks.store.update_note(_key(task, name), changed, delay + NOTE_SECONDS)
 
 
 def _key(task: TaskOptions, name: str) -> str:

@@ -82,9 +82,9 @@ def detached(call: Call, lease: Any) -> str:
                 f"this run finishes the row {run.row} under the lease when its body has returned: "
                 f"{task.name} cannot go on under it. Send it in a chain, without the lease"
             )
-    if task.debounce is not None:
+    if task.debounce is not None or task.conflict.replaces:
         raise ValueError(
-            f"{task.name} has debounce: a replaced call would keep the lease. Leave it out"
+            f"{task.name} has debounce or replaces: one replaced would keep the lease. Leave it out"
         )
     if alias != task.lock_store:
         raise ValueError(

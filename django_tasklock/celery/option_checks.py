@@ -150,7 +150,7 @@ def _check_body(task: Any) -> None:
 
 def _check_together(task: Any) -> None:
     """Raise `ValueError` for options that exclude each other, or need each other."""
-    debounce, longest = task.debounce, task.debounce_max
+    debounce, longest, replaces = task.debounce, task.debounce_max, task.on_conflict == "replace"
     names = [task.lock_name, *(each.name for each in task.lock_limits)]
     if any(names.count(name) > 1 for name in names):
         raise ValueError(SAME_NAMES)
@@ -170,9 +170,11 @@ def _check_together(task: Any) -> None:
         raise ValueError('unique_name needs unique_while="queued". Add it, or leave this out')
     if debounce and task.unique_while:
         raise ValueError("debounce and unique_while exclude each other: leave one out")
-    if longest and not debounce:
+    if replaces and (task.unique_while or task.lock_slots != 1):
+        raise ValueError('on_conflict="replace" goes with neither unique_while nor lock_slots')
+    if longest and not (debounce or replaces):
         raise ValueError("debounce_max has no effect without debounce. Add it, or leave this out")
-    if longest and longest < debounce:
+    if longest and longest < (debounce or 0):
         raise ValueError(f"debounce_max must be at least debounce, {debounce!r}, not {longest!r}")
 
 

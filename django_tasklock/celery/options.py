@@ -136,10 +136,11 @@ class TaskOptions(WorkerTask):
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
     #: requeued. `"raise"`: it fails with `LockNotAcquired`. `"coalesce"`: all calls that arrive
-    #: during a run get one follow-up run, that of the newest. `"join"`: its message is requeued,
-    #: and it returns what that run returns. `"run"`: it runs without the lock, on the guard alone,
-    #: and a warning is logged. A function gets the holder's `LockInfo`, and by name those of the
-    #: call's arguments that it takes, and returns one of these but `"coalesce"` and `"join"`.
+    #: during a run get one follow-up run, that of the newest. `"replace"`: the newest call
+    #: replaces the others, also the one that runs. `"join"`: it returns what that run returns.
+    #: `"run"`: it runs without the lock, on the guard alone, and a warning is logged. A function
+    #: gets the holder's `LockInfo`, and by name those of the call's arguments that it takes, and
+    #: returns `"skip"`, `"retry"`, `"raise"` or `"run"`.
     on_conflict: ClassVar[str | Callable[..., str]] = "skip"
     #: float, seconds, or None
     #: With `on_conflict="retry"`: how long a message is requeued before `LockNotAcquired`. None:
@@ -182,7 +183,8 @@ class TaskOptions(WorkerTask):
     #: after it came. Not with `unique_while`.
     debounce: ClassVar[TtlOrNone] = None
     #: float, seconds, or None
-    #: How long after the first of these calls the last one runs at the latest. None: no limit.
+    #: How long after the first of these calls the last one runs at the latest; or, with
+    #: `on_conflict="replace"`, is replaced no more. None: no limit.
     debounce_max: ClassVar[TtlOrNone] = None
     #: `StatusGuard` or None
     #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.

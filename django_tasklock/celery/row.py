@@ -117,7 +117,7 @@ class Row(GuardedRow):
             super().leave(lease, error)
 
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
-        again = isinstance(error, Retry | CameBack) or bool(getattr(error, "requeue", False))
+        again = isinstance(error, Retry | CameBack | Skip) or bool(getattr(error, "requeue", False))
         again |= isinstance(error, StoreUnavailable) and not self.begun
         ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
         return again or is_own_loss(error, lease) or ends

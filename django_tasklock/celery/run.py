@@ -81,7 +81,7 @@ class Step:
 class Unleased:
     """``self.lease`` of a run without the lock."""
 
-    token, fence, held, remaining, detached = "", None, False, 0.0, False
+    token, fence, held, lasts, remaining, detached = "", None, False, False, 0.0, False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -150,7 +150,7 @@ class Run:
 
     def _call(self) -> Any:
         for run in runs.get():
-            if run.lock == self.lock and run.lease.held:
+            if run.lock == self.lock and run.lease.lasts:
                 # A call inside a run with the same lock. That run may have its row as well.
                 claims = self.row.key not in [each.row.key for each in runs.get()]
                 return self._work(run.lease, claims=claims)
@@ -233,7 +233,8 @@ class Run:
                 self.row.begun = True
                 if report is not None:
                     report()
-                result = self.task.call_body(self, *self.called)
+                with self.task.conflict.body(self, lease):
+                    result = self.task.call_body(self, *self.called)
                 self.completed = True
             return result
         finally:
@@ -253,8 +254,8 @@ class Run:
         held = lease.held or lease.detached
         note = self._note_of_end()
         ended = error is None or (isinstance(error, Exception) and not message.comes_back(error))
-        if not (self.row.begun and ended):
-            lease.cool(None)  # It has not begun, or it goes on.
+        if not (self.row.begun and ended) or isinstance(error, Skip):
+            lease.cool(None)  # It has not begun, it goes on, or a later call replaces it.
         lease.end_block(failed=error is not None)
         try:
             if not lease.detached:

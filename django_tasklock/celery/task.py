@@ -71,10 +71,10 @@ class LockedTask(TaskOptions):
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
         `LockNotAcquired`. "coalesce": all calls that arrive during a run get one follow-up run,
-        that of the newest. "join": its message is requeued, and it returns what that run returns.
-        "run": it runs without the lock, on the guard alone, and a warning is logged. A function
-        gets the holder's `LockInfo`, and by name those of the call's arguments that it takes, and
-        returns one of these but "coalesce" and "join".
+        that of the newest. "replace": the newest call replaces the others, also the one that runs.
+        "join": it returns what that run returns. "run": it runs without the lock, on the guard
+        alone, and a warning is logged. A function gets the holder's `LockInfo`, and by name those
+        of the call's arguments that it takes, and returns "skip", "retry", "raise" or "run".
     ``lock_retry_for``: float, seconds, or None; default 3600.
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
         for ever.
@@ -106,7 +106,8 @@ class LockedTask(TaskOptions):
         Of calls that keep coming, the last one runs, this long after it came. Not with
         ``unique_while``.
     ``debounce_max``: float, seconds, or None; default None.
-        How long after the first of these calls the last one runs at the latest. None: no limit.
+        How long after the first of these calls the last one runs at the latest; or, with
+        ``on_conflict="replace"``, is replaced no more. None: no limit.
     ``guard``: `StatusGuard` or None; default None.
         Claims a database row before the body runs, and finishes it afterwards.
     """
@@ -156,7 +157,8 @@ class LockedTask(TaskOptions):
     def steps(self) -> Sequence[Step]:
         """The special behaviours that this task has. Their order counts: a redelivery that is to be
         dropped or to wait is so whatever else it is."""
-        chosen = {Limits: self.lock_limits, Debounce: self.debounce, Unique: self.unique_while}
+        debounces = self.debounce or self.conflict.replaces
+        chosen = {Limits: self.lock_limits, Debounce: debounces, Unique: self.unique_while}
         own = [step() for step, is_on in chosen.items() if is_on]
         return [Handing(), Redelivery(), *own, *self.conflict.steps]
 

@@ -15,11 +15,12 @@ from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.conftest import UseRedis
-from tests.inside import asked, clock, follow_up, in_pauses
-from tests.mailroom import Mailroom, Message, mailroom
+from tests.inside import asked, clock, follow_up, in_pauses, recall_after
+from tests.mailroom import Mailroom, Message, Runs, mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
 from tests.steps import LONG, Meanwhile, in_child, taken
+from tests.waiting import until
 
 MakeTask = Callable[..., Any]
 FENCES = pytest.mark.parametrize("fence", ["lock_fence", None], ids=["fence", "no-fence"])
@@ -146,6 +147,30 @@ def recording(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
 
     usual = {"name": f"task-{random.randrange(10**9)}", "lock_name": "job:{job}"}
     return room.register(body, bind=True, **{**usual, **options}), runs
+
+
+def replacing(room: Mailroom, *bodies: Any, **options: Any) -> tuple[Any, Runs]:
+    """A task whose calls replace each other (``on_conflict="replace"``), and its runs."""
+    runs = Runs(*bodies)
+    return room.task(runs, on_conflict="replace", **options), runs
+
+
+@pytest.fixture
+def recalls_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is replaced learns of it at once."""
+    recall_after(monkeypatch, 0.02)
+
+
+def recalled(task: Any, job: Any) -> None:
+    """The body of a run that is replaced by a later call; and that goes on."""
+    task.delay(job)
+    until(lambda: not task.lease.held, "the recall")
+
+
+def replaced_by(outcome: tuple[str, Any], newest: str) -> None:
+    """What became of a message is the marker, which names the newest call."""
+    state, marker = outcome
+    assert (state, marker["reason"], marker["holder"]) == ("SUCCESS", "replaced", newest)
 
 
 def has_reserved_nothing(task: Any, name: str) -> bool:

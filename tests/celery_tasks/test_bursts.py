@@ -49,7 +49,7 @@ def test_a_call_joins_a_burst(
     pytest.param(burst(110, 100, kept=99), 99, burst(110, 100), id="the one that was kept"),
 ])  # fmt: skip
 def test_one_of_a_burst_starts(before: Burst, moment: int, after: Burst) -> None:
-    assert before.started("b", moment * NANOSECONDS) == after
+    assert before.left_by("b", moment * NANOSECONDS) == after
 
 
 @pytest.mark.parametrize("text", [

@@ -163,10 +163,11 @@ def test_a_redelivery_finds_the_handle_spent_and_a_retry_too(
         (lambda: taken(NAME), {"lock_slots": 2}, "and this call takes a permit of 'job:1'"),
         (lambda: taken(NAME), {"lock_store": "other"}, "of the store 'default', and task"),
         (lambda: taken(NAME), {"debounce": 5}, "has debounce"),
+        (lambda: taken(NAME), {"on_conflict": "replace"}, "has debounce or replaces"),
         (lambda: 5, {}, "handle"),
         (lambda: "abc", {}, "handle"),
     ],
-    ids=["lock", "permit", "no permit", "store", "debounce", "no lease", "no handle"],
+    ids=["lock", "permit", "no permit", "store", "debounce", "replace", "no lease", "no handle"],
 )
 def test_what_cannot_be_handed_on_is_refused_before_anything_is_sent(
     room: Mailroom, given: Callable[[], Any], options: dict[str, Any], said: str

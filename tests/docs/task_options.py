@@ -38,6 +38,7 @@ class Option(NamedTuple):
     def paragraph(self) -> str:
         """What the docstring says of it."""
         head = f"``{self.name}``: {in_docstring(self.kind)}; default {self.default}."
+        head = textwrap.fill(head, WIDTH - 4)
         text = textwrap.fill(in_docstring(self.meaning), WIDTH - 8, break_on_hyphens=False)
         return textwrap.indent(f"{head}\n{textwrap.indent(text, ' ' * 4)}\n", " " * 4)
 

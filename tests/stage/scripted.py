@@ -4,7 +4,8 @@ A script is a list of steps, one a run; the last one serves for all later runs. 
 
 * ``kind`` and ``seconds``: what to be busy with: "sleep", "child", "compute" or "stuck";
 * ``gate``: a file to wait for instead;
-* ``check``: assert the lease when the busy part is over;
+* ``times``: how often to be busy so;
+* ``check``: assert the lease each time when the busy part is over;
 * ``then``: "return" (default), "retry", "retry on" (and go on to the end), "raise", "reject" (back
   to the queue), "exit" (`sys.exit`), "kill" (SIGKILL to this process) or "kill main" (SIGKILL to
   the worker's main process).
@@ -90,9 +91,10 @@ def perform(task: Any, job: int, script: list[Step] | None = None) -> str:
     )  # fmt: skip
     over = "broke"
     try:
-        work(step)
-        if step.get("check"):
-            task.lease.assert_held()
+        for _ in range(step.get("times", 1)):
+            work(step)
+            if step.get("check"):
+                task.lease.assert_held()
         follow(task, step.get("then", "return"))
         over = "end"
     finally:
