@@ -67,18 +67,18 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
     for outcome, some in names.items():
-        if some:
-            said, level = SAID[outcome]
-            messages.add_message(request, level, said % {"names": listed_names(some)})
+        say(request, *SAID[outcome], some)
 
 
-def listed_names(names: Sequence[str]) -> str:
-    """Return the first names for a sentence, and how many more there are."""
+def say(request: HttpRequest, words: str, level: int, names: Sequence[str]) -> None:
+    """Say what became of all that has these names: of the first ones by name; nothing for none."""
+    if not names:
+        return
     listed = gettext(", ").join(f"“{printable(name)}”" for name in names[:NAMES_PER_MESSAGE])
     more = len(names) - NAMES_PER_MESSAGE
-    if more <= 0:
-        return listed
-    return gettext("%(names)s and %(count)d more") % {"names": listed, "count": more}
+    if more > 0:
+        listed = gettext("%(names)s and %(count)d more") % {"names": listed, "count": more}
+    messages.add_message(request, level, words % {"names": listed})
 
 
 def log(request: HttpRequest, lock: Any, words: str) -> None:

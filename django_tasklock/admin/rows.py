@@ -93,7 +93,8 @@ class LockChangeList(ChangeList):
                 lock.states.add("no-ttl")
             if lock.info.waiters:
                 lock.states.add("waiting")
-        rows.sort(key=_order)
+        rows.sort(key=lambda each: each.name)
+        rows.sort(key=lambda each: (each.holder is not Holder.GONE, each.info.ttl is not None))
         chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""
         self.states: list[dict[str, Any]] = []
@@ -112,7 +113,3 @@ class LockChangeList(ChangeList):
         pages = -(-len(self.queryset) // self.list_per_page)
         self.page_num = max(1, min(self.page_num, pages))
         super().get_results(request)
-
-
-def _order(lock: Any) -> tuple[bool, bool, str]:
-    return lock.holder is not Holder.GONE, lock.info.ttl is not None, lock.name
