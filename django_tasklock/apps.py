@@ -21,14 +21,13 @@ class TaskLockConfig(AppConfig):
     verbose_name = _("Task locks")
 
     def ready(self) -> None:
-        from .operators import logs
-        from .operators.work import registry
+        from .operators import logs, work
 
         register(_check_settings, TAG)
         register(_check_servers, TAG, deploy=True)
         register(_check_tasks, TAG)
         logs.connect()
-        registry.load = _load_tasks
+        work.loaders[:] = [_load_tasks]
 
 
 # What checks and tasks need is imported when Django checks, or somebody asks for the tasks. Each

@@ -253,7 +253,7 @@ def tasks_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, error: Exception) 
     def load() -> Any:
         raise error
 
-    monkeypatch.setattr(operators("work").registry, "load", load)
+    monkeypatch.setattr(operators("work"), "loaders", [load])
 
 
 def when_messages_are_sought(
