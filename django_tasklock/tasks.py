@@ -26,7 +26,7 @@ from ._engine.decorator import Around
 from ._engine.keeper import keeper_of
 from ._engine.lock import Block
 from ._engine.names import bound_arguments, check_argument
-from ._engine.service import AcquireOptions
+from ._engine.service import LockedOptions
 from ._engine.skipping import SkipReason, reason_of, skipped
 from ._engine.waiting import Steps
 from ._values.arguments import check_known, checked_name, checked_template, checked_ttl
@@ -51,14 +51,6 @@ R = TypeVar("R", covariant=True)
 
 # Begins what a job is reserved for while its result's id is not known: no backend has such an id.
 NOT_KNOWN = "?"
-
-
-class LockedOptions(AcquireOptions, total=False):
-    """The options of `locked` that `lock` has too."""
-
-    store: str
-    cooldown: float
-    cooldown_after_error: float
 
 
 class Enqueued(Protocol[P, R]):

@@ -102,15 +102,13 @@ class Around:
     def wrapped(self) -> Callable[..., Any]:
         """Return the function under the lock."""
 
-        @functools.wraps(self.function)
         def locked(*args: Any, **kwargs: Any) -> Any:
             return self.call(args, kwargs)
 
-        @functools.wraps(self.function)
         async def locked_async(*args: Any, **kwargs: Any) -> Any:
             return await self.acall(args, kwargs)
 
-        return locked_async if self.is_async else locked
+        return functools.wraps(self.function)(locked_async if self.is_async else locked)
 
 
 class SkippingDecorator(Protocol):

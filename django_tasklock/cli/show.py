@@ -87,12 +87,14 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
         raise CommandError(f"{name} is not locked.")
     if options["format"] == "json":
         command.stdout.write(_as_json(name, info, permits, waiting))
-    elif info is not None:
+        return
+    if info is not None:
         _write_held(command, info)
-        _write_queue(command, waiting)
     else:
         _write_permits(command, name, permits)
-        _write_queue(command, waiting)
+    if waiting:
+        command.stdout.write("\nWait queue:")
+        write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
 
 
 def _as_json(
@@ -121,12 +123,6 @@ def _write_permits(command: BaseCommand, name: str, permits: Sequence[LockInfo])
     if permits:
         command.stdout.write("Permits of it (slots=N):\n")
         write_table(command, list(map(lock_cells, permits)))
-
-
-def _write_queue(command: BaseCommand, waiting: Sequence[Owner]) -> None:
-    if waiting:
-        command.stdout.write("\nWait queue:")
-        write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
 
 
 def _row_of(info: LockInfo) -> str | None:
@@ -203,9 +199,8 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
             # An event of the same moment, and of the same words, is the same event.
             new = next((at for at, event in enumerate(found) if event in seen), len(found))
             for event in reversed(found[:new]):
-                command.stdout.write(
-                    json.dumps(event.as_json()) if as_lines else _event_line(event)
-                )
+                said = json.dumps(event.as_json()) if as_lines else _event_line(event)
+                command.stdout.write(said)
             command.stdout.flush()
             seen, limit = set(found), MOST_FOLLOWED
         time.sleep(FOLLOW_PAUSE_SECONDS)
