@@ -31,7 +31,7 @@ from .events import history
 from .health import end_reservations, findings, send_again
 from .hold import HoldForm
 from .reading import NOT_KNOWN, problem_of, read
-from .rows import LockChangeList, Rows, lock_of, seen_lock
+from .rows import LockChangeList, Rows, seen_lock
 from .tabs import address, chosen_alias, frame
 
 # Locks of one form: it may have 1,000 fields.
@@ -99,19 +99,14 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     # ------------------------------------------------------------------------ the list
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        reading = read(chosen_alias(request), request.GET.get("q", ""))
-        return Rows(map(lock_of, reading.found), reading)
+        return read(chosen_alias(request), request.GET.get("q", ""))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LockChangeList]:
         return LockChangeList
 
     @needs("view")
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        answer = super().changelist_view(request, extra_context)
-        context = getattr(answer, "context_data", None) or {}
-        if cl := context.get("cl"):
-            context |= frame(request, "changelist") | {"total": cl.reading.total}
-        return answer
+        return super().changelist_view(request, frame(request, "changelist"))
 
     # ------------------------------------------------------------------------ one lock
 
@@ -169,7 +164,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Django's own action asks; what its page has named is cleared here, and nothing else."""
         rows, asks = queryset[:MOST_CLEARED], not request.POST.get("post")
         clear(request, [lock for lock in rows if not (asks and lock.info)])
-        held = Rows([lock for lock in rows if asks and lock.info], queryset.reading)
+        held = Rows(lock for lock in rows if asks and lock.info)
         if not held:
             return None
         answer = cast("TemplateResponse", delete_selected(self, request, cast("Any", held)))
