@@ -89,6 +89,8 @@ class StatusGuard:
         self.source = [source] if is_one else list(source)
         self.to, self.done, self.failed = to, done, failed
         self.filter, self.exclude = filter, exclude
+        # The status of a row that waits for a run.
+        self._waiting = next((each for each in self.source if each != done), done)
         if not self.source:
             raise InvalidLockConfig("a guard needs at least one source status")
         if self.to in (*self.source, self.done):
@@ -237,10 +239,6 @@ class StatusGuard:
     def has(self, pk: Any, status: Any) -> bool:
         """Return whether the row is in this status."""
         return bool(self.rows().filter(Q((self.field, status)), pk=pk).exists())
-
-    @property
-    def _waiting(self) -> Any:
-        return next((each for each in self.source if each != self.done), self.done)
 
     def _fresh(self) -> Q:
         fresh = Q((f"{self.field}__in", self.source))

@@ -29,7 +29,7 @@ from ._engine.names import bound_arguments, check_argument
 from ._engine.service import LockedOptions
 from ._engine.skipping import SkipReason, reason_of, skipped
 from ._engine.waiting import Steps
-from ._values.arguments import check_known, checked_name, checked_template, checked_ttl
+from ._values.arguments import check_known, checked_name, checked_ttl
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from ._values.tokens import new_token
@@ -188,8 +188,6 @@ class _LockedTask(Around):
     ) -> None:
         self.signature, self.takes_lease = _signature(function)
         check_known("locked", options, LockedOptions.__annotations__)
-        if not callable(name):
-            checked_template(name)
         self.how = How(**{"renew": True} | options)
         super().__init__(function, name, self.signature, partial(_Run, self.how, None, "a task"))
         self.task, self.guard = path, guard

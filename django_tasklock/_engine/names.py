@@ -23,7 +23,7 @@ from uuid import UUID
 from django.db.models import Model
 from django.utils.functional import Promise
 
-from .._values.arguments import LONGEST_NAME_CHARACTERS, checked_name
+from .._values.arguments import LONGEST_NAME_CHARACTERS, checked_name, checked_template
 from ..exceptions import InvalidLockConfig
 
 SCALARS = (str, int, float, bool, type(None), Decimal, date, datetime, time, timedelta, UUID, bytes)
@@ -192,7 +192,7 @@ class NameTemplate:
     """
 
     def __init__(self, template: str, signature: inspect.Signature) -> None:
-        self.template, self.signature = template, signature
+        self.template, self.signature = checked_template(template), signature
         pieces = list(_formatter.parse(template))
         self.constant = all(field is None for _, field, _, _ in pieces)
         for _, field, spec, _ in pieces:

@@ -53,10 +53,9 @@ def read(alias: str, query: str) -> Reading:
             some += service.list(beginning, MOST_LOCKS)
         by_key = {info.key: info for info in some if _matches(info, query)}
         reading.found += [info for key, info in by_key.items() if not exact or key != exact.key]
-    except ListingNotSupported as error:
-        reading.problem = problem_of(error)
     except NOT_KNOWN as error:
-        reading.problem, reading.silent = problem_of(error), True
+        reading.problem = problem_of(error)
+        reading.silent = not isinstance(error, ListingNotSupported)
     return reading
 
 

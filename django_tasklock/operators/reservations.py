@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .._values.arguments import checked_name
+from .._values.arguments import is_name
 from ..stores import stores
 from ..stores.base import BaseStore, Reserved
 from ..stores.records import LISTED_KEY_PREFIX, key_of
@@ -63,8 +63,6 @@ def _job(alias: str, reserved: Reserved) -> QueuedJob | None:
     """None for what was not written by us."""
     # A task's name may hold spaces, a lock's name does not.
     task, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
-    try:
-        checked_name(name)
-    except ValueError:
+    if not (task and is_name(name)):
         return None
-    return QueuedJob(task, name, reserved.text, reserved.ttl, alias) if task else None
+    return QueuedJob(task, name, reserved.text, reserved.ttl, alias)
