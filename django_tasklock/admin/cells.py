@@ -93,9 +93,6 @@ def waiting(lock: Any) -> str | None:
     return format_html(words, gettext("waiting"), info.waiters, since)
 
 
-COLUMNS = ("name", ttl, held_by, waiting)
-
-
 def waiter_cells(owner: Owner) -> tuple[str | None, ...]:
     """Return the cells of one waiter: who, its task, the task's id, and how long it waits."""
     gone = _pill(Holder.GONE) if owner.alive() is False else ""

@@ -14,7 +14,6 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from .._values.printable import printable
-from ..models import Lock
 from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue, still_lost
@@ -24,7 +23,7 @@ from .cells import row_url
 from .clear import log, say, user_name
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
-from .tabs import address
+from .tabs import address, lock_url
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"
@@ -71,20 +70,16 @@ def _finding(
             if may_clear and problem.sendable and _may_send(request, site, problem):
                 shown["row"] = problem.seen
         case LockProblem(info=info):
-            shown["url"] = _lock_url(request, info.store, info.name)
+            shown["url"] = lock_url(request, info.store, info.name)
             if may_clear:
                 shown |= {"lock_id": lock_of(info).pk, "gone": problem.kind == "owner gone"}
                 shown["clear_url"] = address(request, "delete", shown["lock_id"])
         case GoneMessage(job=job):
-            shown["url"] = _lock_url(request, job.store, job.name)
+            shown["url"] = lock_url(request, job.store, job.name)
             if may_clear:
                 signed = signing.dumps({**job.as_json(), "ttl": None}, salt=JOB)
                 shown |= {"job": signed, "ended": problem.ended}
     return shown
-
-
-def _lock_url(request: HttpRequest, store: str, name: str) -> str:
-    return address(request, "change", Lock.named(store, name).id, store=store)
 
 
 def _may_send(request: HttpRequest, site: admin.AdminSite, lost: LostRow) -> bool:

@@ -25,7 +25,7 @@ from ..models import Lock
 from ..operators.held import held_permits
 from ..operators.holders import sentence
 from ..operators.rows import label_of, row_if_known
-from .cells import COLUMNS, facts, row_url, waiter_cells
+from .cells import facts, held_by, row_url, ttl, waiter_cells, waiting
 from .clear import clear, question_about, user_name
 from .events import history
 from .health import end_reservations, findings, send_again
@@ -62,7 +62,7 @@ def needs(permission: str) -> Callable[[Any], Any]:
 class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Live locks, from their store. ``view_lock`` sees, ``delete_lock`` clears and holds."""
 
-    list_display: Any = COLUMNS
+    list_display: Any = ("name", ttl, held_by, waiting)
     list_per_page = 100
     list_max_show_all = MOST_CLEARED
     show_full_result_count = False

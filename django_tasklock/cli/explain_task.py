@@ -48,14 +48,12 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     found = _explained(options["task_name"], options["arguments"])
     if options["store"] not in (None, found.task.lock_store):
         raise CommandError(f"The task's store is {found.task.lock_store!r}: leave out --store.")
-    row, copy, held, verdict = row_of(found), None, [], ""
+    row, copy, held = row_of(found), None, list[LockInfo]()
     try:
         service = found.task.locks
         # With slots a call takes a permit, unless somebody has the lock of that name itself.
-        if holder := service.get(found.name):
-            held = [holder]
-        if found.slots > 1:
-            held += held_permits(service, found.name)
+        permits = held_permits(service, found.name) if found.slots > 1 else []
+        held = [info for info in (service.get(found.name), *permits) if info is not None]
         copy = tasks().duplicate_of(found)
         verdict = _verdict(found, held, copy, row)
     except StoreUnavailable as error:

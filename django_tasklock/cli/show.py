@@ -91,7 +91,10 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
     if info is not None:
         _write_held(command, info)
     else:
-        _write_permits(command, name, permits)
+        command.stdout.write(f"{printable(name)} itself is not locked.")
+    if permits:
+        command.stdout.write("Permits of it (slots=N):\n")
+        write_table(command, list(map(lock_cells, permits)))
     if waiting:
         command.stdout.write("\nWait queue:")
         write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
@@ -116,13 +119,6 @@ def _write_held(command: BaseCommand, info: LockInfo) -> None:
     hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
     command.stdout.write(f"{sentence(info)}\n")
     write_fields(command, shown | {"row": _row_of(info)} | owner | hidden)
-
-
-def _write_permits(command: BaseCommand, name: str, permits: Sequence[LockInfo]) -> None:
-    command.stdout.write(f"{printable(name)} itself is not locked.")
-    if permits:
-        command.stdout.write("Permits of it (slots=N):\n")
-        write_table(command, list(map(lock_cells, permits)))
 
 
 def _row_of(info: LockInfo) -> str | None:
