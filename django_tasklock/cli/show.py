@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -85,11 +84,20 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
     waiting = service.waiters(name) if info is None or info.waiters != 0 else []
     if not (info or permits or waiting):
         raise CommandError(f"{name} is not locked.")
+    shown: Row = {"name": name, "permits": list(map(json_row, permits))}
+    if info is not None:
+        row = row_if_known(info)
+        shown = json_row(info) | {"row": label_of(row[0]) if row else None}
     if options["format"] == "json":
-        command.stdout.write(_as_json(name, info, permits, waiting))
+        waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
+        command.stdout.write(json.dumps(shown | {"waiting": waiters}, indent=2))
         return
     if info is not None:
-        _write_held(command, info)
+        owner = shown.pop("owner")
+        # What tells a process from a later one is for programs.
+        hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
+        command.stdout.write(f"{sentence(info)}\n")
+        write_fields(command, shown | owner | hidden)
     else:
         command.stdout.write(f"{printable(name)} itself is not locked.")
     if permits:
@@ -98,33 +106,6 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
     if waiting:
         command.stdout.write("\nWait queue:")
         write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
-
-
-def _as_json(
-    name: str, info: LockInfo | None, permits: Sequence[LockInfo], waiting: Sequence[Owner]
-) -> str:
-    if info is None:
-        shown: Row = {"name": name, "permits": list(map(json_row, permits))}
-    else:
-        shown = json_row(info) | {"row": _row_of(info)}
-    waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
-    return json.dumps(shown | {"waiting": waiters}, indent=2)
-
-
-def _write_held(command: BaseCommand, info: LockInfo) -> None:
-    """A sentence, and the fields of the lease and its owner."""
-    shown = json_row(info)
-    owner = shown.pop("owner")
-    # What tells a process from a later one is for programs.
-    hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
-    command.stdout.write(f"{sentence(info)}\n")
-    write_fields(command, shown | {"row": _row_of(info)} | owner | hidden)
-
-
-def _row_of(info: LockInfo) -> str | None:
-    """The row that the holder works on, None if it is not known."""
-    found = row_if_known(info)
-    return label_of(found[0]) if found else None
 
 
 def matching(
