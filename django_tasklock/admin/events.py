@@ -44,10 +44,8 @@ def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -
 
 
 def _search(service: LockService, query: str) -> list[Event]:
-    if not query:
-        return service.history(limit=MOST_EVENTS)
     found = service.history(query, limit=MOST_EVENTS) if is_name(query) else []
-    return found or service.history(task_id=query, limit=MOST_EVENTS)
+    return found or service.history(task_id=query or None, limit=MOST_EVENTS)
 
 
 def _cells(request: HttpRequest, event: Event) -> dict[str, str]:

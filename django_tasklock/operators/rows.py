@@ -158,12 +158,10 @@ def refuses_all(fence: int | None, store: BaseStore) -> bool:
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:
-    try:
-        model = guard.model
-    except InvalidLockConfig:
-        return False  # The system checks report it; and its task cannot run.
-    # A row of a child (multi-table inheritance) is one of its parents' rows too.
-    return isinstance(row, model._meta.concrete_model or model)
+    with suppress(InvalidLockConfig):  # The system checks report it; and its task cannot run.
+        # A row of a child (multi-table inheritance) is one of its parents' rows too.
+        return isinstance(row, guard.model._meta.concrete_model or guard.model)
+    return False
 
 
 def _row_by_name(work: Work, name: str) -> Model | None:
