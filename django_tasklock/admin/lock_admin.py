@@ -120,8 +120,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        lock: Lock | None = context["original"]
-        if lock is not None:
+        if lock := context["original"]:
             context |= self._about(request, lock)
         return super().render_change_form(request, context, *args, **kwargs)
 

@@ -41,10 +41,10 @@ def queued_jobs(
     jobs = []
     for reserved in store.reservations():
         # A task's name may hold spaces, a lock's name does not.
-        job, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
-        is_ours = bool(job) and is_name(name)
-        if is_ours and name.startswith(prefix) and fnmatchcase(job, task or "*"):
-            jobs.append(QueuedJob(job, name, reserved.text, reserved.ttl, store.alias))
+        of, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
+        is_ours = bool(of) and is_name(name)
+        if is_ours and name.startswith(prefix) and fnmatchcase(of, task or "*"):
+            jobs.append(QueuedJob(of, name, reserved.text, reserved.ttl, store.alias))
     return jobs[:limit]
 
 
