@@ -106,7 +106,8 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     @needs("view")
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        return super().changelist_view(request, frame(request, "changelist"))
+        context = frame(request, "changelist") | (extra_context or {})
+        return super().changelist_view(request, context)
 
     # ------------------------------------------------------------------------ one lock
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -36,7 +36,7 @@ def main(pipe: int, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def handle_signals(handler: Any) -> None:
+def handle_signals(handler: Callable[[int, object], None]) -> None:
     """Have ``handler`` called for the signals that are passed on. What the caller (nohup, a shell's
     background) has ignored stays ignored."""
     for name in PASSED_ON:
