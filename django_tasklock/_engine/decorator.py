@@ -39,10 +39,8 @@ class Around:
         self.is_async = iscoroutinefunction(function) or iscoroutinefunction(_called(function))
         if self.is_async:
             make.args[0].refuse_async()
-        self.templates: list[NameTemplate] = []
-        if not callable(name):
-            names = name if isinstance(name, tuple) else (name,)
-            self.templates = [NameTemplate(each, signature) for each in names]
+        names = name if isinstance(name, tuple) else (name,)
+        self.templates = [] if callable(name) else [NameTemplate(each, signature) for each in names]
 
     def prepare(self, block: Any, args: Any, kwargs: Any) -> None:
         """Give the block of a call its arguments, and the name of its lock."""
