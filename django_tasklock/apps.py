@@ -21,25 +21,34 @@ class TaskLockConfig(AppConfig):
     verbose_name = _("Task locks")
 
     def ready(self) -> None:
-        from .operators import logs
-        from .operators.work import registry
+        from .operators import logs, work
 
-        register(_check_settings, TAG)
+        register(_check, TAG)
         register(_check_servers, TAG, deploy=True)
-        register(_check_tasks, TAG)
         logs.connect()
-        registry.load = _load_tasks
+        work.loaders[:] = [_load_tasks]
 
 
 # What checks and tasks need is imported when Django checks, or somebody asks for the tasks. Each
 # command of ``manage.py`` has the app, and most take no lock.
 
 
-def _check_settings(**_: Any) -> list[CheckMessage]:
-    from .checks import check_stores, check_views
+def _check(**_: Any) -> list[CheckMessage]:
+    """Check the settings, and what the project has of views and tasks, which it loads.
+
+    It runs with all checks, not with ``check`` alone, so that they report the same everywhere. It
+    costs little more: Django's own checks import the URLconf with all views. A process that has not
+    imported Celery has no tasks of it.
+    """
+    from .checks import check_app, check_stores, check_views
     from .tasks import check_locked
 
-    return check_stores() + check_views() + check_locked()
+    messages = check_stores() + check_views() + check_locked()
+    if "celery" not in sys.modules:
+        return messages + check_app()
+    from .celery.checks import check_tasks
+
+    return messages + check_tasks()
 
 
 def _check_servers(**_: Any) -> list[CheckMessage]:
@@ -63,19 +72,3 @@ def _load_tasks() -> Tasks:
         duplicate_of=explain.duplicate_of,
         gone_messages=gone_messages.gone_messages,
     )
-
-
-def _check_tasks(**_: Any) -> list[CheckMessage]:
-    """Load the project's tasks, and check them.
-
-    It runs with all checks, not with ``check`` alone, so that they report the same everywhere. It
-    costs little more: Django's own checks import the URLconf with all views. A process that has not
-    imported Celery has no tasks.
-    """
-    if "celery" not in sys.modules:
-        from .checks import check_app
-
-        return check_app()
-    from .celery.checks import check_tasks
-
-    return check_tasks()

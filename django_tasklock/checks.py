@@ -126,8 +126,8 @@ def check_lock(guard: Any, how: Any, option: str) -> Iterator[Found]:
                 yield "E005", problem, None
         except InvalidLockConfig as wrong:  # Of its model or its fields.
             yield "E003", wrong, "Correct the guard; or add the field to the model, and migrate."
-    if how.store not in (configured := configured_stores()):
-        known = ", ".join(map(repr, configured)) or "no alias"
+    if how.store not in stores.settings:
+        known = ", ".join(map(repr, stores.settings)) or "no alias"
         hint = f"Correct {option}, or add the store to TASKLOCK, which has {known}."
         yield "E004", f"there is no lock store {how.store!r}", hint
         return

@@ -85,11 +85,12 @@ class StatusGuard:
     ) -> None:
         self._model, self.label = model, _label_of(model)
         self.pk, self.field, self.fence_field = pk, field, fence_field
-        self.source, self.to, self.done, self.failed = _listed(source), to, done, failed
+        is_one = isinstance(source, str) or not isinstance(source, Iterable)
+        self.source = [source] if is_one else list(source)
+        self.to, self.done, self.failed = to, done, failed
         self.filter, self.exclude = filter, exclude
-        self._check()
-
-    def _check(self) -> None:
+        # The status of a row that waits for a run.
+        self._waiting = next((each for each in self.source if each != done), done)
         if not self.source:
             raise InvalidLockConfig("a guard needs at least one source status")
         if self.to in (*self.source, self.done):
@@ -239,10 +240,6 @@ class StatusGuard:
         """Return whether the row is in this status."""
         return bool(self.rows().filter(Q((self.field, status)), pk=pk).exists())
 
-    @property
-    def _waiting(self) -> Any:
-        return next((each for each in self.source if each != self.done), self.done)
-
     def _fresh(self) -> Q:
         fresh = Q((f"{self.field}__in", self.source))
         if self.filter is not None:
@@ -365,9 +362,3 @@ def _label_of(model: Any) -> str:
     if isinstance(model, str) and model.count(".") == 1:
         return model
     raise InvalidLockConfig(f'a guard\'s model must be a model or "app.Model", not {model!r}')
-
-
-def _listed(source: Any) -> list[Any]:
-    if isinstance(source, str) or not isinstance(source, Iterable):
-        return [source]
-    return list(source)

@@ -26,10 +26,10 @@ from ._engine.decorator import Around
 from ._engine.keeper import keeper_of
 from ._engine.lock import Block
 from ._engine.names import bound_arguments, check_argument
-from ._engine.service import AcquireOptions
+from ._engine.service import LockedOptions
 from ._engine.skipping import SkipReason, reason_of, skipped
 from ._engine.waiting import Steps
-from ._values.arguments import check_known, checked_name, checked_template, checked_ttl
+from ._values.arguments import check_known, checked_name, checked_ttl
 from ._values.owner import Owner
 from ._values.signatures import is_generator, signature_of
 from ._values.tokens import new_token
@@ -51,14 +51,6 @@ R = TypeVar("R", covariant=True)
 
 # Begins what a job is reserved for while its result's id is not known: no backend has such an id.
 NOT_KNOWN = "?"
-
-
-class LockedOptions(AcquireOptions, total=False):
-    """The options of `locked` that `lock` has too."""
-
-    store: str
-    cooldown: float
-    cooldown_after_error: float
 
 
 class Enqueued(Protocol[P, R]):
@@ -196,8 +188,6 @@ class _LockedTask(Around):
     ) -> None:
         self.signature, self.takes_lease = _signature(function)
         check_known("locked", options, LockedOptions.__annotations__)
-        if not callable(name):
-            checked_template(name)
         self.how = How(**{"renew": True} | options)
         super().__init__(function, name, self.signature, partial(_Run, self.how, None, "a task"))
         self.task, self.guard = path, guard

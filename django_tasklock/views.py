@@ -91,12 +91,7 @@ def lock_view(
 
     # Where the name was forgotten, the view is taken for it, and a request comes here.
     def decorate(view: View, *_: Any, **__: Any) -> View:
-        locked = _LockedView(view, name, how)
-        locked.status, locked.outage_status = status, outage_code
-        locked.retry_after = retry_after
-        if outage_status is not None:
-            locked.answered += (StoreUnavailable,)
-        wrapped = locked.wrapped()
+        wrapped = _LockedView(view, name, how, status, outage_status, retry_after).wrapped()
         vars(wrapped)[UNTIL_COMMIT] = how.until_commit
         return cast("View", wrapped)
 
@@ -106,11 +101,9 @@ def lock_view(
 class _LockedView(Around):
     """A view under a lock. The options are those of `lock_view`."""
 
-    status: int
-    outage_status: int
-    retry_after: bool | int
-
-    def __init__(self, view: Any, name: Any, how: How) -> None:
+    def __init__(
+        self, view: Any, name: Any, how: How, status: int, outage_status: Any, retry_after: Any
+    ) -> None:
         if isinstance(view, type):
             raise TypeError(
                 f"lock_view() is for views and methods: decorate the class {view.__name__} with "
@@ -120,8 +113,11 @@ class _LockedView(Around):
             raise TypeError(
                 f'lock_view() must decorate a view, not {view!r}. Write @lock_view("a name")'
             )
-        self.called, self.answered = _called(view), (LockNotAcquired,)
-        make = partial(Block, how, None, "a view")
+        self.status, self.outage_status, self.retry_after = status, outage_status, retry_after
+        self.answered = (LockNotAcquired,)
+        if outage_status is not None:
+            self.answered += (StoreUnavailable,)
+        self.called, make = _called(view), partial(Block, how, None, "a view")
         super().__init__(view, name, signature_of(self.called), make)
 
     def answer(self, block: Any, error: Any) -> HttpResponse:

@@ -53,7 +53,7 @@ from django_tasklock.stores.notes import noting as noting
 LATER = {
     # Operators, the command, the admin and the tables of the docs
     "Outcome": "operators.clearing:Outcome",
-    "clear_all": "operators.clearing:clear_all",
+    "clear_seen": "operators.clearing:clear_seen",
     "as_seen": "operators.held:as_seen",
     "digest_of": "operators.held:digest_of",
     "reserved_key": "stores.records:key_of",
@@ -260,7 +260,7 @@ def tasks_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, error: Exception) 
     def load() -> Any:
         raise error
 
-    monkeypatch.setattr(operators("work").registry, "load", load)
+    monkeypatch.setattr(operators("work"), "loaders", [load])
 
 
 def when_messages_are_sought(
@@ -280,21 +280,25 @@ def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Have ``locks clear`` fail when it has cleared one lock."""
 
-    def stops(*args: Any, **options: Any) -> Any:
-        yield next(operators("clearing").clear_all(*args, **options))
-        raise error
+    cleared: list[Any] = []
 
-    monkeypatch.setattr("django_tasklock.cli.clear_and_hold.clear_all", stops)
+    def stops(*args: Any, **options: Any) -> Any:
+        if cleared:
+            raise error
+        cleared.append(operators("clearing").clear_seen(*args, **options))
+        return cleared[0]
+
+    monkeypatch.setattr("django_tasklock.cli.clear_and_hold.clear_seen", stops)
 
 
 def instead_of_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """Have the pages do this when they are to clear locks, and clear none."""
+    """Have the pages do this when they are to clear a lock, and clear none."""
 
-    def clear_all(*_: Any, **__: Any) -> Iterator[Any]:
+    def clear_seen(*_: Any, **__: Any) -> Any:
         do()
-        return iter(())
+        return operators("clearing").Outcome.CHANGED_HANDS
 
-    monkeypatch.setattr("django_tasklock.admin.clear.clear_all", clear_all)
+    monkeypatch.setattr("django_tasklock.admin.clear.clear_seen", clear_seen)
 
 
 @contextmanager

@@ -39,10 +39,8 @@ class Around:
         self.is_async = iscoroutinefunction(function) or iscoroutinefunction(_called(function))
         if self.is_async:
             make.args[0].refuse_async()
-        self.templates: list[NameTemplate] = []
-        if not callable(name):
-            names = name if isinstance(name, tuple) else (name,)
-            self.templates = [NameTemplate(each, signature) for each in names]
+        names = name if isinstance(name, tuple) else (name,)
+        self.templates = [] if callable(name) else [NameTemplate(each, signature) for each in names]
 
     def prepare(self, block: Any, args: Any, kwargs: Any) -> None:
         """Give the block of a call its arguments, and the name of its lock."""
@@ -102,15 +100,13 @@ class Around:
     def wrapped(self) -> Callable[..., Any]:
         """Return the function under the lock."""
 
-        @functools.wraps(self.function)
         def locked(*args: Any, **kwargs: Any) -> Any:
             return self.call(args, kwargs)
 
-        @functools.wraps(self.function)
         async def locked_async(*args: Any, **kwargs: Any) -> Any:
             return await self.acall(args, kwargs)
 
-        return locked_async if self.is_async else locked
+        return functools.wraps(self.function)(locked_async if self.is_async else locked)
 
 
 class SkippingDecorator(Protocol):

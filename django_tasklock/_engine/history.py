@@ -62,7 +62,7 @@ def write_events(store: BaseStore) -> None:
     with suppress(IndexError):  # Another thread may empty it at the same time.
         while True:
             noted = events.popleft()
-            key, event = _key_of(*noted), _event(store, *noted)
+            key, event = _event(store, *noted)
             if (before := found.pop(key, None)) is not None:
                 seconds = max(before.seconds or 0.0, event.seconds or 0.0)
                 since = before.since or before.at
@@ -76,21 +76,18 @@ def write_events(store: BaseStore) -> None:
         logger.debug("the history of the lock store %s was not written: %s", store.alias, error)
 
 
-def _key_of(_at: float, kind: Kind, name: str, owner: Any, holder: Any, _fields: Any) -> object:
-    """What refusals have in common that become one event. Others become none."""
-    if kind != "refused":
-        return object()
-    lease = holder.token or holder.digest
-    return name, lease, owner.get("task"), owner.get("task_id"), owner.get(HELD_BY)
-
-
 def _event(
     store: BaseStore, at: float, kind: Kind, name: str, owner: Any, holder: Any, fields: Any
-) -> Event:
+) -> tuple[object, Event]:
+    """The event; and before it what refusals have in common that become one. Others become none."""
+    key: object = object()
+    if kind == "refused":
+        lease = holder.token or holder.digest
+        key = name, lease, owner.get("task"), owner.get("task_id"), owner.get(HELD_BY)
     if isinstance(holder, LockInfo):
         holder = holder.owner
     texts = {key: recorded(fields[key]) for key in ("by", "reason") if fields.get(key) is not None}
-    return Event(
+    return key, Event(
         kind, shown(name), store.alias, datetime.fromtimestamp(at, timezone.utc),
         _for_people(owner), None if holder is None else _for_people(holder), **{**fields, **texts},
     )  # fmt: skip

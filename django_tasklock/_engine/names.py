@@ -23,7 +23,7 @@ from uuid import UUID
 from django.db.models import Model
 from django.utils.functional import Promise
 
-from .._values.arguments import LONGEST_NAME_CHARACTERS, checked_name
+from .._values.arguments import LONGEST_NAME_CHARACTERS, checked_name, checked_template
 from ..exceptions import InvalidLockConfig
 
 SCALARS = (str, int, float, bool, type(None), Decimal, date, datetime, time, timedelta, UUID, bytes)
@@ -83,14 +83,11 @@ def written(value: Any, spec: str = "") -> str:
     if isinstance(value, Mapping | Set | list | tuple):
         return f"%x{_digest(_canonical(value))}"
     own_text: Any = type(value).__str__
-    if own_text is object.__str__ or isinstance(value, Model) or _in_messages(value):
+    # The serializer of messages replaces the last ones by another value.
+    replaced = isinstance(value, Model | Promise) or hasattr(value, "__json__")
+    if own_text is object.__str__ or replaced or hasattr(value, "model_dump"):
         return written(_plain(value))
     return quoted(_same_everywhere(str(value), type(value)))
-
-
-def _in_messages(value: Any) -> bool:
-    """Return whether the serializer of messages replaces the value by another one."""
-    return isinstance(value, Promise) or hasattr(value, "__json__") or hasattr(value, "model_dump")
 
 
 def _same_everywhere(text: str, kind: type) -> str:
@@ -138,7 +135,11 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "model_dump"):  # pydantic
         return value.model_dump(mode="json")
     if isinstance(value, Model):
-        return _row_name(value)
+        if value.pk is None:
+            raise TypeError(f"{value._meta.label} has no primary key before it is saved")
+        key = value.pk if isinstance(value.pk, SCALARS) else _digest(_canonical(value.pk))
+        model: Any = value._meta.concrete_model  # Not a proxy of it, nor one with less fields.
+        return f"{model._meta.label}.{key!s}"
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -149,15 +150,6 @@ def _plain(value: Any) -> Any:
         f"{type(value).__name__} is not a plain value, and has no text that is the same in every "
         "process"
     )
-
-
-def _row_name(row: Model) -> str:
-    """Return the label of the row's model, and its primary key. Raises `TypeError` without one."""
-    if row.pk is None:
-        raise TypeError(f"{row._meta.label} has no primary key before it is saved")
-    key = row.pk if isinstance(row.pk, SCALARS) else _digest(_canonical(row.pk))
-    model: Any = row._meta.concrete_model  # Not a proxy of it, nor one with less fields.
-    return f"{model._meta.label}.{key!s}"
 
 
 class _Formatter(string.Formatter):
@@ -200,7 +192,7 @@ class NameTemplate:
     """
 
     def __init__(self, template: str, signature: inspect.Signature) -> None:
-        self.template, self.signature = template, signature
+        self.template, self.signature = checked_template(template), signature
         pieces = list(_formatter.parse(template))
         self.constant = all(field is None for _, field, _, _ in pieces)
         for _, field, spec, _ in pieces:

@@ -64,15 +64,20 @@ class AcquireOptions(AcquireAllOptions, total=False):
     hold_at_least: float
 
 
-class LockOptions(AcquireOptions, total=False):
-    """The options of `lock`, but for ``on_conflict``."""
+class LockedOptions(AcquireOptions, total=False):
+    """The options that `lock` and `django_tasklock.tasks.locked` have."""
 
     store: str
+    cooldown: float
+    cooldown_after_error: float
+
+
+class LockOptions(LockedOptions, total=False):
+    """The options of `lock`, but for ``on_conflict``."""
+
     reentrant: bool
     exclusive: bool
     until_commit: bool | str
-    cooldown: float
-    cooldown_after_error: float
 
 
 def _awaited(

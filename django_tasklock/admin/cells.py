@@ -69,11 +69,6 @@ def row_url(site: admin.AdminSite, request: HttpRequest, model: type[Model], pk:
     return reverse(view, args=[quote(pk)], current_app=site.name)
 
 
-@admin.display(description=gettext_lazy("name"))
-def name(lock: Any) -> str:
-    return printable(lock.name)
-
-
 @admin.display(description=gettext_lazy("TTL"))
 def ttl(lock: Any) -> str:
     return _time_left(lock.info)
@@ -96,9 +91,6 @@ def waiting(lock: Any) -> str | None:
     # On a phone the column has no heading.
     words = '<span data-tasklock-label="{}">{}{}</span>'
     return format_html(words, gettext("waiting"), info.waiters, since)
-
-
-COLUMNS = (name, ttl, held_by, waiting)
 
 
 def waiter_cells(owner: Owner) -> tuple[str | None, ...]:

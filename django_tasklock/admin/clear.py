@@ -19,7 +19,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import recorded
 from .._values.printable import printable
 from ..models import Lock
-from ..operators.clearing import Outcome, clear_all
+from ..operators.clearing import Outcome, clear_seen
 from ..operators.holders import meaning, sentence
 from .reading import NOT_KNOWN, problem_of
 
@@ -51,34 +51,33 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
     none is cleared without one.
     """
     names: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
-    by_store: dict[str, list[LockInfo]] = {}
+    held: list[LockInfo] = []
     try:
         for lock in seen:
             if lock.info is None:
                 gone = locks.using(lock.store).get(lock.name) is None
                 names[Outcome.NOT_LOCKED if gone else Outcome.CHANGED_HANDS].append(lock.name)
             else:
-                by_store.setdefault(lock.store, []).append(lock.info)
+                held.append(lock.info)
                 words = gettext("Asked to clear it. %(sentence)s")
                 log(request, lock, words % {"sentence": sentence(lock.info)})
-        for alias, infos in by_store.items():
-            for info, outcome in clear_all(locks.using(alias), infos, by=user_name(request)):
-                names[outcome].append(info.name)
+        for info in held:
+            names[clear_seen(info, by=user_name(request))].append(info.name)
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
     for outcome, some in names.items():
-        if some:
-            said, level = SAID[outcome]
-            messages.add_message(request, level, said % {"names": listed_names(some)})
+        say(request, *SAID[outcome], some)
 
 
-def listed_names(names: Sequence[str]) -> str:
-    """Return the first names for a sentence, and how many more there are."""
+def say(request: HttpRequest, words: str, level: int, names: Sequence[str]) -> None:
+    """Say what became of all that has these names: of the first ones by name; nothing for none."""
+    if not names:
+        return
     listed = gettext(", ").join(f"“{printable(name)}”" for name in names[:NAMES_PER_MESSAGE])
     more = len(names) - NAMES_PER_MESSAGE
-    if more <= 0:
-        return listed
-    return gettext("%(names)s and %(count)d more") % {"names": listed, "count": more}
+    if more > 0:
+        listed = gettext("%(names)s and %(count)d more") % {"names": listed, "count": more}
+    messages.add_message(request, level, words % {"names": listed})
 
 
 def log(request: HttpRequest, lock: Any, words: str) -> None:

@@ -13,11 +13,10 @@ from .._values.durations import duration
 from .._values.event import Event
 from .._values.owner import Owner
 from .._values.printable import printable
-from ..models import Lock
 from ..operators.holders import who
 from .cells import moment, shortened, task_link
 from .reading import NOT_KNOWN, problem_of
-from .tabs import address
+from .tabs import lock_url
 
 MOST_EVENTS, MOST_OF_LOCK = 100, 20  # of one page
 KINDS = (
@@ -45,10 +44,8 @@ def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -
 
 
 def _search(service: LockService, query: str) -> list[Event]:
-    if not query:
-        return service.history(limit=MOST_EVENTS)
     found = service.history(query, limit=MOST_EVENTS) if is_name(query) else []
-    return found or service.history(task_id=query, limit=MOST_EVENTS)
+    return found or service.history(task_id=query or None, limit=MOST_EVENTS)
 
 
 def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
@@ -59,13 +56,12 @@ def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
     seconds = "" if event.seconds is None else duration(event.seconds)
     # The reason of the operator who held the lock is why, too.
     why = ": ".join(filter(None, (event.reason, holder.reason)))
-    lock_id = Lock.named(event.store, event.name).id
     return {
         "when": moment(event.at),
         "kind": gettext(event.kind),
         "times": f"\N{MULTIPLICATION SIGN} {event.count}" if event.count > 1 else seconds,
         "name": printable(event.name),
-        "url": address(request, "change", lock_id, store=event.store),
+        "url": lock_url(request, event.store, event.name),
         "who": who(event.owner),
         "task": shortened(event.owner.task or ""),
         "task_id": task_link(event.owner.task_id),

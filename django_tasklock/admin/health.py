@@ -14,17 +14,16 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from .._values.printable import printable
-from ..models import Lock
 from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue, still_lost
-from ..operators.problems import KINDS, GoneMessage, LockProblem, LostRow, Problem
+from ..operators.problems import GoneMessage, LockProblem, LostRow, Problem
 from ..operators.reservations import QueuedJob, clear_job
 from .cells import row_url
-from .clear import listed_names, log, user_name
+from .clear import log, say, user_name
 from .reading import NOT_KNOWN, problem_of
 from .rows import lock_of
-from .tabs import address
+from .tabs import address, lock_url
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"
@@ -60,7 +59,7 @@ def _finding(
     """A row of the table; with ``lock_id``, ``row`` or ``job``, which its button sends."""
     shown: dict[str, Any] = {
         "serious": problem.serious,
-        "kind": KINDS[problem.kind],
+        "kind": gettext(problem.kind),
         "what": printable(problem.what),
         "message": printable(problem.message),
         "hint": printable(problem.hint),
@@ -71,20 +70,16 @@ def _finding(
             if may_clear and problem.sendable and _may_send(request, site, problem):
                 shown["row"] = problem.seen
         case LockProblem(info=info):
-            shown["url"] = _lock_url(request, info.store, info.name)
+            shown["url"] = lock_url(request, info.store, info.name)
             if may_clear:
                 shown |= {"lock_id": lock_of(info).pk, "gone": problem.kind == "owner gone"}
                 shown["clear_url"] = address(request, "delete", shown["lock_id"])
         case GoneMessage(job=job):
-            shown["url"] = _lock_url(request, job.store, job.name)
+            shown["url"] = lock_url(request, job.store, job.name)
             if may_clear:
                 signed = signing.dumps({**job.as_json(), "ttl": None}, salt=JOB)
                 shown |= {"job": signed, "ended": problem.ended}
     return shown
-
-
-def _lock_url(request: HttpRequest, store: str, name: str) -> str:
-    return address(request, "change", Lock.named(store, name).id, store=store)
 
 
 def _may_send(request: HttpRequest, site: admin.AdminSite, lost: LostRow) -> bool:
@@ -121,9 +116,7 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
                 "Nothing was sent: the rows are no longer lost, or were sent a moment ago."
             )
             messages.info(request, words)
-    if sent:
-        words = gettext("Sent again: %(rows)s.") % {"rows": listed_names(sent)}
-        messages.success(request, words)
+    say(request, gettext("Sent again: %(names)s."), messages.SUCCESS, sent)
 
 
 def end_reservations(request: HttpRequest) -> None:
@@ -143,9 +136,6 @@ def end_reservations(request: HttpRequest) -> None:
         raise PermissionDenied from error
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
-    if ended := names[True]:
-        words = gettext("Ended, so the next call is sent: %(names)s.")
-        messages.success(request, words % {"names": listed_names(ended)})
-    if left := names[False]:
-        words = gettext("Nothing to end any more: %(names)s.")
-        messages.info(request, words % {"names": listed_names(left)})
+    words = gettext("Ended, so the next call is sent: %(names)s.")
+    say(request, words, messages.SUCCESS, names[True])
+    say(request, gettext("Nothing to end any more: %(names)s."), messages.INFO, names[False])

@@ -25,13 +25,13 @@ from ..models import Lock
 from ..operators.held import held_permits
 from ..operators.holders import sentence
 from ..operators.rows import label_of, row_if_known
-from .cells import COLUMNS, facts, row_url, waiter_cells
+from .cells import facts, held_by, row_url, ttl, waiter_cells, waiting
 from .clear import clear, question_about, user_name
 from .events import history
 from .health import end_reservations, findings, send_again
 from .hold import HoldForm
 from .reading import NOT_KNOWN, problem_of, read
-from .rows import LockChangeList, Rows, lock_of, seen_lock
+from .rows import LockChangeList, Rows, seen_lock
 from .tabs import address, chosen_alias, frame
 
 # Locks of one form: it may have 1,000 fields.
@@ -62,7 +62,7 @@ def needs(permission: str) -> Callable[[Any], Any]:
 class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Live locks, from their store. ``view_lock`` sees, ``delete_lock`` clears and holds."""
 
-    list_display: Any = COLUMNS
+    list_display: Any = ("name", ttl, held_by, waiting)
     list_per_page = 100
     list_max_show_all = MOST_CLEARED
     show_full_result_count = False
@@ -99,19 +99,15 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     # ------------------------------------------------------------------------ the list
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        reading = read(chosen_alias(request), request.GET.get("q", ""))
-        return Rows(map(lock_of, reading.found), reading)
+        return read(chosen_alias(request), request.GET.get("q", ""))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[LockChangeList]:
         return LockChangeList
 
     @needs("view")
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        answer = super().changelist_view(request, extra_context)
-        context = getattr(answer, "context_data", None) or {}
-        if cl := context.get("cl"):
-            context |= frame(request, "changelist") | {"total": cl.reading.total}
-        return answer
+        context = frame(request, "changelist") | (extra_context or {})
+        return super().changelist_view(request, context)
 
     # ------------------------------------------------------------------------ one lock
 
@@ -125,8 +121,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def render_change_form(
         self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        lock: Lock | None = context["original"]
-        if lock is not None:
+        if lock := context["original"]:
             context |= self._about(request, lock)
         return super().render_change_form(request, context, *args, **kwargs)
 
@@ -169,7 +164,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Django's own action asks; what its page has named is cleared here, and nothing else."""
         rows, asks = queryset[:MOST_CLEARED], not request.POST.get("post")
         clear(request, [lock for lock in rows if not (asks and lock.info)])
-        held = Rows([lock for lock in rows if asks and lock.info], queryset.reading)
+        held = Rows(lock for lock in rows if asks and lock.info)
         if not held:
             return None
         answer = cast("TemplateResponse", delete_selected(self, request, cast("Any", held)))

@@ -40,14 +40,14 @@ class LockedRowAdminMixin(Base):  # type: ignore[misc]
         return answer
 
     def get_form(self, *args: Any, **kwargs: Any) -> Any:
-        return _below(_RefusingForm, super().get_form(*args, **kwargs))
+        return _refusing(super().get_form(*args, **kwargs))
 
     def get_changelist_formset(self, *args: Any, **kwargs: Any) -> Any:
-        return _below(_RefusingFormSet, super().get_changelist_formset(*args, **kwargs))
+        return _refusing(super().get_changelist_formset(*args, **kwargs))
 
     def get_formset(self, *args: Any, **kwargs: Any) -> Any:
         """An inline's."""
-        return _below(_RefusingFormSet, super().get_formset(*args, **kwargs))
+        return _refusing(super().get_formset(*args, **kwargs))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Add locked rows to what is protected. Django asks for the confirmation page, and again
@@ -56,33 +56,27 @@ class LockedRowAdminMixin(Base):  # type: ignore[misc]
         return deleted, counts, perms_needed, [*protected, *_against(*objs)]
 
 
-class _RefusingForm(Base):  # type: ignore[misc]
+class _Refusing(Base):  # type: ignore[misc]
+    """A form, or a set of forms: that asks for all rows at once. In an outage each question might
+    take as long as a time-out."""
+
     def clean(self) -> Any:
         cleaned = super().clean()
-        if reasons := _against(self.instance):
-            raise ValidationError(reasons)
-        return cleaned
-
-
-class _RefusingFormSet(Base):  # type: ignore[misc]
-    """Asks for all rows at once: in an outage each question might take as long as a time-out."""
-
-    def clean(self) -> None:
-        super().clean()
         # One that is marked for deletion need not count as changed: for a user who may delete and
         # not change, Django says that none has.
         written = [
             form.instance
-            for form in self.initial_forms
-            if form.has_changed() or self._should_delete_form(form)
+            for form in getattr(self, "initial_forms", [self])
+            if form is self or form.has_changed() or self._should_delete_form(form)
         ]
         if reasons := _against(*written):
             raise ValidationError(reasons)
+        return cleaned
 
 
-def _below(refusing: type, form: Any) -> Any:
-    """Return a subclass of ``form`` that refuses to write a row while its lock is held."""
-    made = type(form)(form.__name__, (refusing, form), {})
+def _refusing(form: Any) -> Any:
+    """Return a subclass of a form, or of a set, that writes no row while its lock is held."""
+    made = type(form)(form.__name__, (_Refusing, form), {})
     if hasattr(form, "base_fields"):
         # A base admin's `get_form` may have changed them; Django has just made them anew.
         made.base_fields = form.base_fields

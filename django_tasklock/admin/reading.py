@@ -27,7 +27,6 @@ class Reading:
     and ``silent`` that the store did not give one.
     """
 
-    alias: str
     found: list[LockInfo] = field(default_factory=list)
     total: int | None = None
     more: bool = False
@@ -38,7 +37,7 @@ class Reading:
 def read(alias: str, query: str) -> Reading:
     """Return the locks that match ``query``: an exact name, the beginning of one with ``*`` behind
     it, or words of name, task, task id, host, process id and operator."""
-    reading = Reading(alias)
+    reading = Reading()
     try:
         service = locks.using(alias)
         query = query.strip()
@@ -54,10 +53,9 @@ def read(alias: str, query: str) -> Reading:
             some += service.list(beginning, MOST_LOCKS)
         by_key = {info.key: info for info in some if _matches(info, query)}
         reading.found += [info for key, info in by_key.items() if not exact or key != exact.key]
-    except ListingNotSupported as error:
-        reading.problem = problem_of(error)
     except NOT_KNOWN as error:
-        reading.problem, reading.silent = problem_of(error), True
+        reading.problem = problem_of(error)
+        reading.silent = not isinstance(error, ListingNotSupported)
     return reading
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
@@ -48,17 +48,13 @@ class Rows(list[Lock]):
     verbose_name = Lock._meta.verbose_name
     verbose_name_plural = Lock._meta.verbose_name_plural
 
-    def __init__(self, some: Iterable[Lock], reading: Reading) -> None:
-        super().__init__(some)
-        self.reading = reading
-
     def filter(self, *, pk__in: Sequence[str]) -> Rows:
         """Return the ticked locks as their stores know them now.
 
         Raises `TaskLockError`: to an operator who is about to clear, no answer must not look like
         no lock. Raises `Http404` for a value of no box.
         """
-        return Rows(map(seen_lock, dict.fromkeys(pk__in)), self.reading)
+        return Rows(map(seen_lock, dict.fromkeys(pk__in)))
 
     def _clone(self) -> Rows:
         return self
@@ -77,14 +73,15 @@ STATES: Mapping[str, Any] = {
 
 
 class LockChangeList(ChangeList):
-    """Narrows `Rows` to a state, and orders them: what needs attention first, then by name."""
+    """Narrows what was read to a state, and orders it: what needs attention first, then by name."""
 
-    root_queryset: Rows  # type: ignore[assignment]
+    # What `LockAdmin.get_queryset` returns.
+    root_queryset: Reading  # type: ignore[assignment]
 
     def get_queryset(self, request: HttpRequest, *_: Any) -> Rows:  # type: ignore[override]
         self.filter_specs, self.has_filters, self.has_active_filters = [], False, False
-        self.reading = self.root_queryset.reading
-        rows: list[Any] = [*self.root_queryset]
+        self.reading = self.root_queryset
+        rows: list[Any] = [*map(lock_of, self.reading.found)]
         alive = asked_once()
         for lock in rows:
             lock.holder = holder_of(lock.info, alive)
@@ -93,7 +90,8 @@ class LockChangeList(ChangeList):
                 lock.states.add("no-ttl")
             if lock.info.waiters:
                 lock.states.add("waiting")
-        rows.sort(key=_order)
+        rows.sort(key=lambda each: each.name)
+        rows.sort(key=lambda each: (each.holder is not Holder.GONE, each.info.ttl is not None))
         chosen = request.GET.get("state", "")
         chosen = chosen if chosen in STATES else ""
         self.states: list[dict[str, Any]] = []
@@ -105,14 +103,10 @@ class LockChangeList(ChangeList):
                 known = None if self.reading.more else count
                 state = {"label": label, "count": known, "url": url, "chosen": word == chosen}
                 self.states.append(state)
-        return Rows([lock for lock in rows if chosen in lock.states], self.reading)
+        return Rows(lock for lock in rows if chosen in lock.states)
 
     def get_results(self, request: HttpRequest) -> None:
         # Locks go while somebody looks at the last page.
         pages = -(-len(self.queryset) // self.list_per_page)
         self.page_num = max(1, min(self.page_num, pages))
         super().get_results(request)
-
-
-def _order(lock: Any) -> tuple[bool, bool, str]:
-    return lock.holder is not Holder.GONE, lock.info.ttl is not None, lock.name

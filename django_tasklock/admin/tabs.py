@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .._values.printable import printable
 from ..exceptions import InvalidLockConfig
+from ..models import Lock
 from ..stores import stores
 
 LABELS = {"changelist": _("Locks"), "events": _("Events"), "health": _("Health")}
@@ -38,6 +39,11 @@ def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
     site = request.resolver_match.namespace
     url = reverse(f"admin:django_tasklock_lock_{view}", args=[*map(quote, args)], current_app=site)
     return f"{url}?{urlencode(query)}" if query else url
+
+
+def lock_url(request: HttpRequest, store: str, name: str) -> str:
+    """Return the address of the page of a lock, whatever holds it."""
+    return address(request, "change", Lock.named(store, name).id, store=store)
 
 
 def frame(request: HttpRequest, view: str) -> dict[str, Any]:

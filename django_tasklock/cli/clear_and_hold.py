@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
-from ..operators.clearing import Outcome, clear_all
+from ..operators.clearing import Outcome, clear_seen
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
 from ..operators.reservations import QueuedJob, clear_job, queued_jobs
 from ..stores.base import Refusal
@@ -60,13 +60,12 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         raise CommandError("--owner-gone does not apply to reservations: no process holds them.")
     service, by = locks.using(options["store"]), f"{user()} (locks clear)"
     found: Sequence[Seen]
-    outcomes: Iterable[tuple[Seen, str]]
+    clear: Any
     if options["queued"]:
-        what, found = "reservation", _jobs(service, options)
-        outcomes = ((job, clear_job(job, by=by).value) for job in found)
+        what, found, clear = "reservation", _jobs(service, options), clear_job
     else:
-        what, found = "lock", _locks(service, options)
-        outcomes = ((info, word.value) for info, word in clear_all(service, found, by=by))
+        what, found, clear = "lock", _locks(service, options), clear_seen
+    outcomes = ((each, clear(each, by=by).value) for each in found)
     if found and (options["interactive"] or options["dry_run"]):
         # To stderr: stdout has the outcome only.
         command.stderr.write(_meanings(found), str)

@@ -49,7 +49,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     found = _explained(options["task_name"], options["arguments"])
     if options["store"] not in (None, found.task.lock_store):
         raise CommandError(f"The task's store is {found.task.lock_store!r}: leave out --store.")
-    row, copy, held, verdict = row_of(found), None, [], ""
+    row, copy, held = row_of(found), None, list[LockInfo]()
     try:
         service = found.task.locks
         held = _holders(service, found.name, found.slots)
@@ -93,8 +93,8 @@ def _explained(task: str, arguments: str) -> Explanation:
 def _holders(service: LockService, name: str, slots: int) -> list[LockInfo]:
     """What holds the lock, and its permits: a call takes one of those, with slots, unless somebody
     has the lock of that name itself."""
-    held = [info] if (info := service.get(name)) else []
-    return held + (held_permits(service, name) if slots > 1 else [])
+    permits = held_permits(service, name) if slots > 1 else []
+    return [info for info in (service.get(name), *permits) if info is not None]
 
 
 def _full(service: LockService, name: str, slots: int) -> str:

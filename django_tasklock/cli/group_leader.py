@@ -16,17 +16,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def main(pipe: int, command: list[str]) -> int:
     """Run the command; return its exit status, or 128 + the signal that ended it."""
-    for name in PASSED_ON:
-        # They are for the command. A function, since the command would inherit SIG_IGN.
-        number = getattr(signal, name)
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
+    # They are for the command. A function, since the command would inherit SIG_IGN.
+    handle_signals(lambda *_: None)
     if not os.read(pipe, 1):
         return 1
     threading.Thread(target=kill_at_the_end_of, args=(pipe,), daemon=True).start()
@@ -36,6 +34,15 @@ def main(pipe: int, command: list[str]) -> int:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
     return code if code >= 0 else 128 - code
+
+
+def handle_signals(handler: Callable[[int, object], None]) -> None:
+    """Have ``handler`` called for the signals that are passed on. What the caller (nohup, a shell's
+    background) has ignored stays ignored."""
+    for name in PASSED_ON:
+        number = getattr(signal, name)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def kill_at_the_end_of(pipe: int) -> None:

@@ -19,7 +19,7 @@ from .._values import clock
 from .._values.printable import printable
 from .._values.processes import group_lives
 from ..exceptions import StoreUnavailable
-from .group_leader import PASSED_ON
+from .group_leader import handle_signals
 
 LOOK_SECONDS = 0.05  # between two looks whether the group has ended
 LEASE_LOOK_SECONDS = 1.0  # between two looks whether the lease is lost
@@ -50,11 +50,7 @@ class LeasedGroup:
             start_new_session=True,
         )
         theirs.close()
-        for name in PASSED_ON:
-            number = getattr(signal, name)
-            # What the caller (nohup, a shell's background) has ignored stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._pass_on)
+        handle_signals(self._pass_on)
 
     def run(self, acquire: Callable[..., Lease]) -> int:
         """Acquire the lease, run the command while it lasts, and release it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -85,54 +84,28 @@ def show_lock(command: BaseCommand, **options: Any) -> None:
     waiting = service.waiters(name) if info is None or info.waiters != 0 else []
     if not (info or permits or waiting):
         raise CommandError(f"{name} is not locked.")
+    shown: Row = {"name": name, "permits": list(map(json_row, permits))}
+    if info is not None:
+        row = row_if_known(info)
+        shown = json_row(info) | {"row": label_of(row[0]) if row else None}
     if options["format"] == "json":
-        command.stdout.write(_as_json(name, info, permits, waiting))
-    elif info is not None:
-        _write_held(command, info)
-        _write_queue(command, waiting)
+        waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
+        command.stdout.write(json.dumps(shown | {"waiting": waiters}, indent=2))
+        return
+    if info is not None:
+        owner = shown.pop("owner")
+        # What tells a process from a later one is for programs.
+        hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
+        command.stdout.write(f"{sentence(info)}\n")
+        write_fields(command, shown | owner | hidden)
     else:
-        _write_permits(command, name, permits)
-        _write_queue(command, waiting)
-
-
-def _as_json(
-    name: str, info: LockInfo | None, permits: Sequence[LockInfo], waiting: Sequence[Owner]
-) -> str:
-    if info is None:
-        shown: Row = {"name": name, "permits": list(map(json_row, permits))}
-    else:
-        shown = json_row(info) | {"row": _row_of(info)}
-    waiters = [{"waiting_since": None, **owner.as_dict()} for owner in waiting]
-    return json.dumps(shown | {"waiting": waiters}, indent=2)
-
-
-def _write_held(command: BaseCommand, info: LockInfo) -> None:
-    """A sentence, and the fields of the lease and its owner."""
-    shown = json_row(info)
-    owner = shown.pop("owner")
-    # What tells a process from a later one is for programs.
-    hidden = dict.fromkeys(("boot", "pidns", "timens", "start"))
-    command.stdout.write(f"{sentence(info)}\n")
-    write_fields(command, shown | {"row": _row_of(info)} | owner | hidden)
-
-
-def _write_permits(command: BaseCommand, name: str, permits: Sequence[LockInfo]) -> None:
-    command.stdout.write(f"{printable(name)} itself is not locked.")
+        command.stdout.write(f"{printable(name)} itself is not locked.")
     if permits:
         command.stdout.write("Permits of it (slots=N):\n")
         write_table(command, list(map(lock_cells, permits)))
-
-
-def _write_queue(command: BaseCommand, waiting: Sequence[Owner]) -> None:
     if waiting:
         command.stdout.write("\nWait queue:")
         write_table(command, [_waiter_cells(*each) for each in enumerate(waiting, 1)])
-
-
-def _row_of(info: LockInfo) -> str | None:
-    """The row that the holder works on, None if it is not known."""
-    found = row_if_known(info)
-    return label_of(found[0]) if found else None
 
 
 def matching(
@@ -203,9 +176,8 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
             # An event of the same moment, and of the same words, is the same event.
             new = next((at for at, event in enumerate(found) if event in seen), len(found))
             for event in reversed(found[:new]):
-                command.stdout.write(
-                    json.dumps(event.as_json()) if as_lines else _event_line(event)
-                )
+                said = json.dumps(event.as_json()) if as_lines else _event_line(event)
+                command.stdout.write(said)
             command.stdout.flush()
             seen, limit = set(found), MOST_FOLLOWED
         time.sleep(FOLLOW_PAUSE_SECONDS)

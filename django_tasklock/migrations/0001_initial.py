@@ -9,11 +9,6 @@ from django.db import migrations, models
 
 from ..models import ExactCharField
 
-LOCK_FIELDS: list[Any] = [
-    ("id", models.CharField(max_length=512, primary_key=True, serialize=False, editable=False)),
-    ("name", models.CharField(max_length=200, verbose_name="name", editable=False)),
-    ("store", models.CharField(max_length=255, verbose_name="store", editable=False)),
-]
 LOCK_OPTIONS = {
     "verbose_name": "lock",
     "verbose_name_plural": "locks",
@@ -43,6 +38,7 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
-        migrations.CreateModel(name="Lock", fields=LOCK_FIELDS, options=LOCK_OPTIONS),
+        # Without fields: it has no table, and Django compares none of an unmanaged model.
+        migrations.CreateModel(name="Lock", fields=[], options=LOCK_OPTIONS),
         migrations.CreateModel(name="LeaseRow", fields=LEASE_FIELDS, options=LEASE_OPTIONS),
     ]

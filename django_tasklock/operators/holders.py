@@ -95,10 +95,10 @@ def who(owner: Owner) -> str:
 def sentence(info: LockInfo) -> str:
     """Return what holds the lock, since when and for how long, and who waits, in one sentence."""
     holder, owner = holder_of(info), info.owner
+    words = gettext("Held by %(owner)s")
     if holder is Holder.COOLING:
-        parts = [gettext("Cooling down, last held by %(owner)s") % {"owner": who(owner)}]
-    else:
-        parts = [gettext("Held by %(owner)s") % {"owner": who(owner)}]
+        words = gettext("Cooling down, last held by %(owner)s")
+    parts = [words % {"owner": who(owner)}]
     if owner.task:
         parts.append(gettext("task %(task)s") % {"task": printable(owner.task)})
     if info.reason:

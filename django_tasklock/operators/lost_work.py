@@ -77,13 +77,10 @@ def works_by_rows() -> Iterable[list[Work]]:
     """
     found: dict[Any, list[Work]] = {}
     for work in tasks().guarded_tasks():
-        try:
-            _ = work.guard.model
+        with suppress(InvalidLockConfig):  # The system checks report it; and the task cannot run.
+            key = work.guard.model, work.guard.field, work.guard.to
             _ = stores[work.store]
-        except InvalidLockConfig:
-            continue  # The system checks report it; and the task cannot run.
-        key = work.guard.model, work.guard.field, work.guard.to
-        found.setdefault(key, []).append(work)
+            found.setdefault(key, []).append(work)
     return found.values()
 
 

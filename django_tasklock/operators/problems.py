@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_noop
 
 from .._values.lock_info import LockInfo
 from .reservations import QueuedJob
 from .work import Work
 
-# The page's words for the kinds of problems; the command prints the kinds themselves.
-KINDS: Mapping[str, str | Promise] = {
-    "lost work": gettext_lazy("lost work"),
-    "fence": gettext_lazy("fence"),
-    "unknown": gettext_lazy("unknown"),
-    "owner gone": gettext_lazy("owner gone"),
-    "reservation": gettext_lazy("reservation"),
-    "settings": gettext_lazy("settings"),
-    "server": gettext_lazy("server"),
-}
+# The kinds of problems. The page translates them; the command prints them as they are.
+KINDS = (
+    gettext_noop("lost work"), gettext_noop("fence"), gettext_noop("unknown"),
+    gettext_noop("owner gone"), gettext_noop("reservation"), gettext_noop("settings"),
+    gettext_noop("server"),
+)  # fmt: skip
 
 # what the command prints of every problem
 SAID = ("kind", "what", "message", "hint", "serious")
@@ -45,7 +39,7 @@ NOTHING = About()
 class Problem:
     """One thing that is wrong, by itself with the settings, the tasks, or a server.
 
-    ``kind`` is a key of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
+    ``kind`` is one of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
     run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
     lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
     that was active when it was found. ``serious`` problems make the command exit with 1. ``about``

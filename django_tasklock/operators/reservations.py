@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .._values.arguments import checked_name
+from .._values.arguments import is_name
 from ..stores import stores
-from ..stores.base import BaseStore, Reserved
+from ..stores.base import BaseStore
 from ..stores.records import LISTED_KEY_PREFIX, key_of
 from .clearing import Outcome
 from .logs import log_reservation_cleared
@@ -38,12 +38,14 @@ def queued_jobs(
     Only those whose locks' names begin with ``prefix`` and whose task matches ``task`` (with * and
     ?), at most ``limit``. Raises `ListingNotSupported` and `StoreUnavailable`.
     """
-    jobs = (_job(store.alias, reserved) for reserved in store.reservations())
-    return [
-        job
-        for job in jobs
-        if job and job.name.startswith(prefix) and fnmatchcase(job.task, task or "*")
-    ][:limit]
+    jobs = []
+    for reserved in store.reservations():
+        # A task's name may hold spaces, a lock's name does not.
+        of, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
+        is_ours = bool(of) and is_name(name)
+        if is_ours and name.startswith(prefix) and fnmatchcase(of, task or "*"):
+            jobs.append(QueuedJob(of, name, reserved.text, reserved.ttl, store.alias))
+    return jobs[:limit]
 
 
 def clear_job(job: QueuedJob, *, by: str) -> Outcome:
@@ -57,14 +59,3 @@ def clear_job(job: QueuedJob, *, by: str) -> Outcome:
         log_reservation_cleared(job.name, job.store, job.task, job.task_id, by)
         return Outcome.CLEARED
     return Outcome.NOT_LOCKED if store.get_note(key) is None else Outcome.CHANGED_HANDS
-
-
-def _job(alias: str, reserved: Reserved) -> QueuedJob | None:
-    """None for what was not written by us."""
-    # A task's name may hold spaces, a lock's name does not.
-    task, _, name = reserved.key.removeprefix(LISTED_KEY_PREFIX).rpartition(" ")
-    try:
-        checked_name(name)
-    except ValueError:
-        return None
-    return QueuedJob(task, name, reserved.text, reserved.ttl, alias) if task else None

@@ -152,18 +152,15 @@ def _row_now(guard: StatusGuard, pk: Any, store: BaseStore) -> RowNow:
 
 def refuses_all(fence: int | None, store: BaseStore) -> bool:
     """Return whether a row with this fence refuses every lease that the store would grant now."""
-    if fence is None or not store.fences_are_times:
-        return False
-    return bool(fence > (time.time() + CLOCKS_DIFFER_SECONDS) * 1_000_000)
+    largest = (time.time() + CLOCKS_DIFFER_SECONDS) * 1_000_000
+    return store.fences_are_times and (fence or 0) > largest
 
 
 def _is_of(guard: StatusGuard, row: Model) -> bool:
-    try:
-        model = guard.model
-    except InvalidLockConfig:
-        return False  # The system checks report it; and its task cannot run.
-    # A row of a child (multi-table inheritance) is one of its parents' rows too.
-    return isinstance(row, model._meta.concrete_model or model)
+    with suppress(InvalidLockConfig):  # The system checks report it; and its task cannot run.
+        # A row of a child (multi-table inheritance) is one of its parents' rows too.
+        return isinstance(row, guard.model._meta.concrete_model or guard.model)
+    return False
 
 
 def _row_by_name(work: Work, name: str) -> Model | None:

@@ -80,21 +80,13 @@ class Tasks:
     gone_messages: Callable[[Sequence[QueuedJob]], Iterable[tuple[QueuedJob, bool]]]
 
 
-def _not_ready() -> Tasks:
-    raise CeleryMissing("the app django_tasklock is not ready")
-
-
-@dataclass
-class Registry:
-    """How this process comes to know its tasks: ``load`` is set when Django sets the app up."""
-
-    load: Callable[[], Tasks] = _not_ready
-
-
-registry = Registry()
+# What imports the modules with tasks: set when Django sets the app up.
+loaders: list[Callable[[], Tasks]] = []
 
 
 def tasks() -> Tasks:
     """Import the modules with tasks, and return what is known of them. Raises `CeleryMissing`, and
     what importing raises."""
-    return registry.load()
+    if not loaders:
+        raise CeleryMissing("the app django_tasklock is not ready")
+    return loaders[0]()
