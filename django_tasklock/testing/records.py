@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 
-from .._values import clock
-from .._values.owner import owner_record
-from ..exceptions import ListingNotSupported
 from ..stores.base import BaseStore, Note
 from ..stores.records import ANY, FREE, KEEP, Change, Entry, Foreign, Held, Record
 from .steps import (
@@ -14,8 +11,6 @@ from .steps import (
     ROUNDING_SECONDS,
     ContractTests,
     a_lease,
-    assert_describes,
-    assert_held_by,
     granted,
     listing,
     needs,
@@ -30,19 +25,14 @@ class Putting(ContractTests):
     """The contract of `put` and `get`, of which all verbs are made."""
 
     def test_a_record_is_put_where_nothing_is(self) -> None:
-        store, name, record = self.make_store(), new_name(), a_lease()
-        for _ in range(2):  # As after a lost reply.
-            made(store, Change(name, FREE, record, LONG_SECONDS), record)
-        refused(store, Change(name, FREE, a_lease(), LONG_SECONDS), record)
-        assert_has(there(store, name), name, record)
-
-    def test_the_same_record_has_the_same_token_and_version(self) -> None:
+        """Or where it is already, as after a lost reply: the same one has the same token and
+        version. It then gets the ttl of the later change."""
         store, name, record = self.make_store(), new_name(), a_lease(version="a")
-        assert store.put([Change(name, FREE, record, LONG_SECONDS)]).made
-        assert store.put([Change(name, FREE, record | {"at": 1.0}, SHORT_SECONDS)]).made
+        made(store, Change(name, FREE, record, LONG_SECONDS), record)
+        made(store, Change(name, FREE, record | {"at": 1.0}, SHORT_SECONDS), record)
         until(lambda: (there(store, name).left or 0) <= SHORT_SECONDS + ROUNDING_SECONDS)
-        later = a_lease(record["token"], "b")
-        assert not store.put([Change(name, FREE, later, LONG_SECONDS)]).made
+        for other in (a_lease(), a_lease(record["token"], "b")):
+            refused(store, Change(name, FREE, other, LONG_SECONDS), record)
         assert_has(there(store, name), name, record)
 
     def test_any_replaces_and_removes_whatever_is_there(self) -> None:
@@ -175,26 +165,19 @@ class Noting(ContractTests):
     """By notes tasks recognise a redelivery, by reservations they keep duplicates out of the queue.
     Both are records under names that no lock has."""
 
-    def test_a_note_is_kept_beside_the_lock_of_the_same_name(self) -> None:
-        store, name = self.make_store(), new_name()
-        assert store.get_note(name) is None
-        store.set_note(Note(name, "a", LONG_SECONDS))
-        assert store.find(name) is None
-        holder = granted(store, name)
-        assert store.get_note(name) == "a"
-        assert holder.release()
-        assert store.get_note(name) == "a"
-
     def test_a_note_keeps_any_text(self) -> None:
-        """Until an empty one removes it."""
-        store, key = self.make_store(), new_key()
-        for text in ("started", '{"Ende": "größer"}', " ", "a\n\\x41\t\x7f", "锁 🔒", "{}" * 400):
-            store.set_note(Note(key, text, LONG_SECONDS))
-            assert store.get_note(key) == text
-            assert store.reserve(key, text, LONG_SECONDS) is None
-        for _ in range(2):
-            store.set_note(Note(key, "", LONG_SECONDS))
-            assert store.get_note(key) is None
+        """Until an empty one removes it, and beside the lock of the same name."""
+        store = self.make_store()
+        holder = granted(store)
+        for key in (new_key(), holder.name):
+            for text in ("started", '{"ä": "ö"}', " ", "a\n\\x41\t\x7f", "锁 🔒", "{}" * 400):
+                store.set_note(Note(key, text, LONG_SECONDS))
+                assert store.get_note(key) == text
+                assert store.reserve(key, text, LONG_SECONDS) is None
+            for _ in range(2):
+                store.set_note(Note(key, "", LONG_SECONDS))
+                assert store.get_note(key) is None
+        assert holder.release()
 
 
 def new_key() -> str:
@@ -203,19 +186,8 @@ def new_key() -> str:
 
 
 class Seeing(ContractTests):
-    """The contract of `find`; and of `list`, and `walk`, `page` and `count`, which are made of it,
-    of a store with ``supports_listing``."""
-
-    def test_find_describes_the_lease(self) -> None:
-        store, name, before = self.make_store(), new_name(), clock.now()
-        owner = owner_record("videos.процесс", "id-2") | {"ttl": 12.5, "renew": True}
-        assert store.find(name) is None
-        holder = granted(store, name, owner=owner)
-        held = assert_held_by(holder)
-        for info in (held, *(store.page(name) if store.supports_listing else ())):
-            assert_describes(info, holder, owner, before)
-            assert info.fence == holder.grant.fence
-            assert (info.granted, info.renewing) == (12.5, True)
+    """The contract of `list`, and `walk`, `page` and `count`, which are made of it, of a store with
+    ``supports_listing``."""
 
     def test_listing_shows_the_soonest_to_expire_first(self) -> None:
         store, prefix = listing(self.make_store()), f"{new_name()}*[x]:"
@@ -244,13 +216,3 @@ class Seeing(ContractTests):
         assert holders["extended"].extend(LONG_SECONDS / 2)
         until(lambda: store.count(prefix) == 2)
         assert [info.name for info in store.page(prefix)] == [prefix + "extended", prefix + "kept"]
-
-    def test_a_store_that_cannot_list_says_so(self) -> None:
-        store = self.make_store()
-        needs(not store.supports_listing, "cannot list")
-        for question in (store.list, store.walk, store.page, store.count, store.reservations):
-            try:
-                assert not [*question()]  # type: ignore[misc]
-            except ListingNotSupported:
-                continue
-            raise AssertionError(f"{question} answered, though supports_listing is False")

@@ -202,7 +202,7 @@ MUTANTS = [Mutant(*each) for each in (
      CONTRACT, "memory and test_a_lock_is_granted_to_one_holder"),
     ("a lease that is over is not brought back", "stores/records.py",
      "return expect in (FREE, ANY)", "return True",
-     CONTRACT, "memory and test_extend_does_not_bring_a_lease_back"),
+     CONTRACT, "memory and test_an_extended_lease_outlives_its_first_ttl"),
     ("a lease keeps its fence when its record is replaced", "stores/records.py",
      "not (isinstance(expect, Held) or is_there(change, there)):", "not is_there(change, there):",
      CONTRACT, "memory and test_held_may_expect_a_version_of_the_lease"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import pytest
 
-from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Refusal
+from django_tasklock.exceptions import ListingNotSupported, StoreUnavailable
+from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Note, Refusal
 from django_tasklock.stores.records import Entry, Held
 from django_tasklock.stores.redis import RedisStore
 from django_tasklock.testing.steps import (
@@ -35,7 +36,8 @@ SHORT_SECONDS = LONG_SECONDS / 3
 
 
 class OtherVerbs(ContractTests):
-    """The contract of `extend_many`, `walk`, `close_idle` and `check`."""
+    """The contract of `extend_many`, `walk`, `close_idle` and `check`, and of verbs that most
+    stores leave to `BaseStore`."""
 
     def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
         """Between the look at both and the write, in a store where these are two steps."""
@@ -106,6 +108,32 @@ class OtherVerbs(ContractTests):
 
     def test_check_yields_findings(self) -> None:
         assert all(isinstance(found, Finding) for found in self.make_store().check())
+
+    def test_a_store_that_cannot_list_says_so(self) -> None:
+        store = self.make_store()
+        needs(not store.supports_listing, "cannot list")
+        for question in (store.list, store.walk, store.page, store.count, store.reservations):
+            with pytest.raises(ListingNotSupported):
+                pytest.fail(f"it answered: {[*question()]}")  # type: ignore[misc]
+
+    def test_what_is_made_of_the_three_methods_is_an_outage_too(self) -> None:
+        store, name, token = self.make_silent_store(), new_name(), new_token()
+        needs(store is not None, "can be made without its server")
+        assert store is not None
+        owner, note = owner_record(), Note(name, "a", LONG_SECONDS)
+        verbs: list[Callable[[], object]] = [
+            lambda: store.rewrite(name, Held(token), LONG_SECONDS, owner, "a"),
+            lambda: store.find(name),
+            lambda: store.set_note(note),
+            lambda: store.reserve(name, "a", LONG_SECONDS),
+            lambda: store.unreserve(name, "a"),
+        ]
+        if store.puts_together:
+            verbs.append(lambda: store.acquire_all({name: token}, LONG_SECONDS, owner))
+        for verb in verbs:
+            with pytest.raises(StoreUnavailable) as raised:
+                verb()
+            assert raised.value.store == store.alias
 
 
 class TakingSeveral(ContractTests):
