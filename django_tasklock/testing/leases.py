@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 from .._values import clock
 from .._values.owner import owner_record
-from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Extension, Refusal
+from ..stores.base import BaseStore, Extension
 from ..stores.records import FREE, Change
 from .steps import (
     LONG_SECONDS,
@@ -95,21 +94,6 @@ class Granting(ContractTests):
             in_threads(8, lambda: answers.append(asked(store, name)))  # noqa: B023
             (holder,) = [each for each in answers if isinstance(each, Granted)]
             assert_held_by(holder)
-
-    def test_no_permit_is_granted_while_the_lock_itself_is_held(self) -> None:
-        """Who has one keeps it, and is granted it again after a lost reply."""
-        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
-        first, second = permit_names(base, 2)
-        own, gate = granted(store, first, owner=owner), granted(store, base)
-        again = granted(store, first, token=own.token, owner=owner)
-        assert again.grant.fence == own.grant.fence
-        assert own.release()
-        for name in (first, second):
-            answer = asked(store, name, owner=owner)
-            assert isinstance(answer, Refusal), "a permit was granted beside the lock itself"
-            assert answer.holder.token == gate.token
-        assert gate.release()
-        granted(store, first, owner=owner)
 
     def test_holders_never_overlap(self) -> None:
         store, name, inside = self.make_store(), new_name(), threading.Lock()

@@ -92,8 +92,9 @@ class Putting(ContractTests):
         old, new, obstacle = a_lease(), a_lease(), a_lease()
         store.put([Change(held, FREE, old, LONG_SECONDS), Change(taken, FREE, obstacle, 60.0)])
         changes = [Change(held, Held(old["token"]), None), Change(free, FREE, new, LONG_SECONDS)]
-        done = store.put([*changes, Change(taken, FREE, a_lease(), LONG_SECONDS)])
-        assert not done.made
+        for last in (Change(taken, FREE, a_lease(), LONG_SECONDS), Change(taken, FREE, KEEP)):
+            done = store.put([*changes, last])
+            assert not done.made
         for entries in (done.entries, store.get([held, free, taken])):
             assert entries[1] is None
             assert_has(entries[0], held, old)

@@ -39,6 +39,21 @@ class OtherVerbs(ContractTests):
     """The contract of `extend_many`, `walk`, `close_idle` and `check`, and of verbs that most
     stores leave to `BaseStore`."""
 
+    def test_no_permit_is_granted_while_the_lock_itself_is_held(self) -> None:
+        """Who has one keeps it, and is granted it again after a lost reply."""
+        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
+        first, second = permit_names(base, 2)
+        own, gate = granted(store, first, owner=owner), granted(store, base)
+        again = granted(store, first, token=own.token, owner=owner)
+        assert again.grant.fence == own.grant.fence
+        assert own.release()
+        for name in (first, second):
+            answer = asked(store, name, owner=owner)
+            assert isinstance(answer, Refusal), "a permit was granted beside the lock itself"
+            assert answer.holder.token == gate.token
+        assert gate.release()
+        granted(store, first, owner=owner)
+
     def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
         """Between the look at both and the write, in a store where these are two steps."""
         store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
