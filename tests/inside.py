@@ -80,10 +80,10 @@ REPLACED = {
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
-    "listen_for": ["stores.redis.subscription.SILENCE_SECONDS"],
+    "listen_for": ["stores.redis.listener.SILENCE_SECONDS"],
     "wait_for_connections": ["stores.redis.connections.POOL_WAIT_SECONDS"],
     "connect_by": ["_compat.redis.connect"],
-    "interrupt_ends_of_subscriptions": ["stores.redis.subscription.Subscription.end"],
+    "interrupt_ends_of_subscriptions": ["stores.redis.listener.Subscription.end"],
     "list_in_little_scripts": [
         f"stores.redis.store.{each}"
         for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT")
@@ -488,7 +488,7 @@ def has_arrived(subscription: Any) -> bool:
 
 def silence_seconds() -> float:
     """After which a subscription that nobody has read is not used any more."""
-    return float(of_store("redis.subscription:SILENCE_SECONDS"))
+    return float(of_store("redis.listener:SILENCE_SECONDS"))
 
 
 # Of a database
