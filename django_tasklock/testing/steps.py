@@ -20,7 +20,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal
-from ..stores.records import new_record
+from ..stores.records import Entry, Record, new_record
 
 # A ttl that does not end within a test.
 LONG_SECONDS = 30.0
@@ -74,6 +74,11 @@ def listing(store: BaseStore) -> BaseStore:
 
 def new_name() -> str:
     return f"contract-{secrets.token_hex(8)}"
+
+
+def new_key() -> str:
+    """A key as long as they get: a word, a task's name, and a lock's name of 200 characters."""
+    return f"run videos.tasks.процесс {new_name()}:".ljust(240, "n")
 
 
 def a_lease(token: str | None = None, version: str = "") -> dict[str, Any]:
@@ -191,3 +196,21 @@ def assert_describes(
     # Two machines' clocks may differ; the same instant in two time zones is an hour apart.
     age = abs(datetime.now(timezone.utc) - info.acquired_at)
     assert age < timedelta(minutes=5)
+
+
+def assert_has(entry: Entry | None, name: str, record: Record) -> Entry:
+    """This record is under the name, and ends."""
+    assert entry is not None, f"nothing is under {name!r}"
+    assert entry.record is not None
+    found = (entry.name, entry.record["token"], entry.record.get("version"))
+    assert found == (name, record["token"], record.get("version"))
+    assert entry.left is not None
+    assert entry.left > 0
+    return entry
+
+
+def there(store: BaseStore, name: str) -> Entry:
+    """What is under a name."""
+    (entry,) = store.get([name])
+    assert entry is not None, f"nothing is under {name!r}"
+    return entry

@@ -11,7 +11,6 @@ from django_tasklock import LockInfo
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore, Grant, Note
 from django_tasklock.stores.records import FREE, KEEP, Change
-from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
@@ -22,6 +21,7 @@ from django_tasklock.testing.steps import (
     in_threads,
     listing,
     needs,
+    new_key,
     new_name,
 )
 from tests.inside import KINDS, Event, Owner, clock, new_token, noting, owner_record
