@@ -47,7 +47,7 @@ from django_tasklock._values.slots import permit_names as permit_names
 from django_tasklock._values.tokens import new_token as new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
-from django_tasklock.stores.notes import noting as noting
+from django_tasklock.stores.records import noting as noting
 
 LATER = {
     # Operators, the command, the admin and the tables of the docs

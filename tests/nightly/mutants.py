@@ -644,7 +644,7 @@ MUTANTS = [Mutant(*each) for each in (
      '            if not message.reserved:\n                raise Skip("coalesced", holder',
      '            raise Skip("coalesced", holder',
      COALESCE, "test_a_call_that_counts_on_a_message_that_leaves_its_job_is_not_lost"),
-    ("of many changes of a note none is lost", "stores/notes.py",
+    ("of many changes of a note none is lost", "stores/base.py",
      "noting(Note(key, new, ttl), expect)", "noting(Note(key, new, ttl), ANY)",
      CONTRACT, "test_of_many_updates_none_is_lost"),
     ("the messages of a lock come one after the other", "celery/turns.py",
