@@ -28,7 +28,6 @@ from .steps import (
     granted,
     in_threads,
     lasts_from_now,
-    listing,
     needs,
     new_key,
     new_name,
@@ -176,7 +175,8 @@ class StoreContract(ContractTests):
     # `list`; and `walk`, `page` and `count`, which are made of it.
 
     def test_listing_shows_the_soonest_to_expire_first(self) -> None:
-        store, prefix = listing(self.make_store()), f"{new_name()}*[x]:"
+        store, prefix = self.make_store(), f"{new_name()}*[x]:"
+        needs(store.supports_listing, "lists")
         order = [f"{prefix}{number}" for number in range(7)]
         for number, name in random.sample(list(enumerate(order)), len(order)):
             granted(store, name, ttl=LONG_SECONDS * (number + 1))
@@ -192,7 +192,8 @@ class StoreContract(ContractTests):
         assert store.page(prefix[:-1] + "y") == []
 
     def test_listing_follows_what_happens(self) -> None:
-        store, prefix = listing(self.make_store()), f"{new_name()}:"
+        store, prefix = self.make_store(), f"{new_name()}:"
+        needs(store.supports_listing, "lists")
         holders = {
             word: granted(store, prefix + word, ttl=0.3 if word == "over" else LONG_SECONDS)
             for word in ("kept", "released", "cleared", "over", "extended")

@@ -66,12 +66,6 @@ def needs(able: bool, what: str) -> None:
         raise SkipTest(f"only for a store that {what}")
 
 
-def listing(store: BaseStore) -> BaseStore:
-    """The same store; the test is skipped unless it lists its locks."""
-    needs(store.supports_listing, "lists")
-    return store
-
-
 def new_name() -> str:
     return f"contract-{secrets.token_hex(8)}"
 
@@ -126,16 +120,10 @@ def refused(store: BaseStore, name: str) -> LockInfo:
     return refusal.holder
 
 
-def shown(store: BaseStore, name: str) -> LockInfo:
-    """What `find` shows of a lock that is held."""
-    held = store.find(name)
-    assert held is not None, f"nobody holds {name!r}"
-    return held
-
-
 def assert_held_by(holder: Granted, at_most: float | None = None) -> LockInfo:
     """The lease of this very holder holds the lock, for ``at_most`` seconds more; what shows it."""
-    held = shown(holder.store, holder.name)
+    held = holder.store.find(holder.name)
+    assert held is not None, f"nobody holds {holder.name!r}"
     assert (held.name, held.token) == (holder.name, holder.token)
     if at_most is not None:
         assert held.ttl is not None
