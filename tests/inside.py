@@ -48,7 +48,7 @@ from django_tasklock._values.slots import permit_names as permit_names
 from django_tasklock._values.tokens import new_token as new_token
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
-from django_tasklock.stores.notes import noting as noting
+from django_tasklock.stores.records import noting as noting
 
 LATER = {
     # Operators, the command, the admin and the tables of the docs
@@ -82,10 +82,10 @@ REPLACED = {
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "recall_after": ["_engine.lease.RECALL_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
-    "listen_for": ["stores.redis.subscription.SILENCE_SECONDS"],
+    "listen_for": ["stores.redis.listener.SILENCE_SECONDS"],
     "wait_for_connections": ["stores.redis.connections.POOL_WAIT_SECONDS"],
     "connect_by": ["_compat.redis.connect"],
-    "interrupt_ends_of_subscriptions": ["stores.redis.subscription.Subscription.end"],
+    "interrupt_ends_of_subscriptions": ["stores.redis.listener.Subscription.end"],
     "list_in_little_scripts": [
         f"stores.redis.store.{each}"
         for each in ("FIRST_LEASES", "LEASES_PER_SCRIPT", "NAMES_PER_SCRIPT")
@@ -499,7 +499,7 @@ def has_arrived(subscription: Any) -> bool:
 
 def silence_seconds() -> float:
     """After which a subscription that nobody has read is not used any more."""
-    return float(of_store("redis.subscription:SILENCE_SECONDS"))
+    return float(of_store("redis.listener:SILENCE_SECONDS"))
 
 
 # Of a database

@@ -6,7 +6,7 @@ A store overrides a verb for speed alone. What it must have is in ``contract.py`
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
-from .contract import ATTEMPTS, Finding
-from .notes import Notes, Reserved, noting
-from .records import ANY, FREE, KEEP, Change, Done, Entry, Foreign, Held, Note, Record, new_record
+from . import records
+from .contract import ATTEMPTS, Contract, Finding
+from .records import ANY, FREE, KEEP, Change, Done, Entry, Foreign, Held, Note, Record
 from .waiter import CannotSubscribe, Grant, Question, Refusal, Waiter
 
 __all__ = [
@@ -37,13 +37,24 @@ class Extension(NamedTuple):
     ttl: float
 
 
-class BaseStore(Notes):
+class Reserved(NamedTuple):
+    """A reservation: the key is reserved for the text. ``ttl``: seconds left; None: it never
+    ends."""
+
+    key: str
+    text: str
+    ttl: float | None
+
+
+class BaseStore(Contract):
     """Where locks live: what every store is a subclass of.
 
     It makes the verbs, and a subclass the three methods: see ``stores/contract.py``. Every method
     raises `StoreUnavailable` when the server does not answer, and nothing else for whatever its
     server or client did.
     """
+
+    # Locks.
 
     def acquire(
         self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
@@ -63,7 +74,7 @@ class BaseStore(Notes):
             owner: the fields of `Owner`, JSON-able.
             note: written with the lease, unless its key has another text.
         """
-        record, base = new_record(token, owner), base_of(names[0], owner.get("slots"))
+        record, base = records.new_record(token, owner), base_of(names[0], owner.get("slots"))
         gate = [] if base == names[0] else [Change(base, FREE, KEEP)]
         for _ in range(ATTEMPTS):
             # Of several, the one that this token has got already, or those that are free.
@@ -94,7 +105,7 @@ class BaseStore(Notes):
         """Put a lease on its conditions, and the note unless its key has another text. Returns
         whether the note is there."""
         if note is not None:
-            done = self.put([*changes, noting(note, FREE)])
+            done = self.put([*changes, records.noting(note, FREE)])
             if done.made or done.entries[0] is not None:
                 return done, done.made
         return self.put(changes), False
@@ -114,8 +125,8 @@ class BaseStore(Notes):
         """
         if not self.puts_together or len(tokens) > MOST_TOGETHER:
             return None
-        records = {name: new_record(token, owner) for name, token in tokens.items()}
-        done = self.put([Change(name, FREE, record, ttl) for name, record in records.items()])
+        new = {name: records.new_record(token, owner) for name, token in tokens.items()}
+        done = self.put([Change(name, FREE, record, ttl) for name, record in new.items()])
         there = [entry for entry in done.entries if entry is not None]
         if done.made:
             return [self.granted(entry) for entry in there]
@@ -152,7 +163,7 @@ class BaseStore(Notes):
         if note is None:
             return self.put([change]).made
         if self.puts_together:
-            return self.put([change, noting(note, ANY)]).made
+            return self.put([change, records.noting(note, ANY)]).made
         # The note first: the next holder may be a redelivery, which looks for it.
         entry = self.get([name])[0]
         if entry is not None and entry.token == token:
@@ -177,7 +188,7 @@ class BaseStore(Notes):
             None if this lease, or this version of it, no longer holds the lock; nothing was changed
             then.
         """
-        record = new_record(held.token, owner, version)
+        record = records.new_record(held.token, owner, version)
         done = self.put([Change(name, held, record, ttl)])
         entry = done.entries[0]
         return self.granted(entry) if done.made and entry is not None else None
@@ -237,3 +248,99 @@ class BaseStore(Notes):
         Raises `ListingNotSupported`.
         """
         return sum(1 for _ in self.list(prefix))
+
+    # Notes and reservations, texts under keys of their own: by notes tasks recognise a redelivery,
+    # by reservations they keep duplicates out of the queue.
+
+    def keyed_note(self, key: str) -> str:
+        """`keyed`, for the key of a note or a reservation."""
+        return self.keyed(records.note_name(key))
+
+    def get_note(self, key: str) -> str | None:
+        """The text of a note or a reservation; None: there is none."""
+        entry = self.get([records.note_name(key)])[0]
+        return None if entry is None else entry.text
+
+    def set_note(self, note: Note) -> None:
+        """Write a note, over the note or the reservation that may be there; with an empty text,
+        remove it."""
+        self.put([records.noting(note, ANY)])
+
+    def update_note(
+        self, key: str, change: Callable[[str | None], str | None], ttl: float
+    ) -> str | None:
+        """Write what ``change`` makes of a note, if nobody else changes the note at the same time.
+        Two that write the same text count as one whose reply was lost: a text names its writer.
+
+        Args:
+            key: the note's.
+            change: called with the note's text, or None if there is none; once more with the next
+                text if somebody else has changed the note meanwhile. Returns the new text, an empty
+                one to remove the note, or None to leave it as it is.
+            ttl: seconds from now, of a note that is written.
+
+        Returns:
+            The note's text now; None if there is none.
+        """
+        for _ in range(ATTEMPTS):
+            entry = self.get([records.note_name(key)])[0]
+            text = None if entry is None else entry.text
+            new = change(text)
+            if new is None:
+                return text
+            expect = FREE if entry is None else entry.itself
+            if self.put([records.noting(Note(key, new, ttl), expect)]).made:
+                return new or None
+        raise StoreUnavailable(self.alias, "others change a note all the time")
+
+    def reserve(
+        self, key: str, text: str, ttl: float, *, over: str = "", unless_held: str | None = None
+    ) -> str | LockInfo | None:
+        """Reserve a key for a text, unless it is reserved for another one.
+
+        Args:
+            key: any text; notes and reservations share their keys.
+            text: a key that is reserved for this text already is reserved anew.
+            ttl: seconds from now.
+            over: a text that counts as none: it is written over.
+            unless_held: the name of a lock; while it is held, no new reservation is made.
+
+        Returns:
+            None if the key is reserved for the text now. Otherwise what is in the way: the other
+            text, or what holds the lock ``unless_held``.
+        """
+        note = Note(key, text, ttl)
+        expect: str | Held | Foreign = FREE
+        free = [] if unless_held is None else [Change(unless_held, FREE, KEEP)]
+        for _ in range(ATTEMPTS):
+            # In this order: where they are not made together, nothing has to be undone.
+            done = self.put([*free, records.noting(note, expect)])
+            if done.made:
+                return None
+            *locks, entry = done.entries
+            there = None if entry is None else entry.text
+            if there == text:
+                free = []  # It is reserved already, held or not.
+            elif there is not None and there != over:
+                return there
+            elif locks and locks[0] is not None:
+                return self.info(locks[0])
+            # Nothing, a text that counts as none, or a value that nobody should write there.
+            expect = FREE if entry is None else entry.itself
+        raise StoreUnavailable(self.alias, "a reservation could not be written over another one")
+
+    def unreserve(self, key: str, text: str | None) -> bool:
+        """End a reservation, or remove a note, if it has this text; None: whatever it has. Returns
+        False if it has another one, or with a text if there is none."""
+        expect = ANY if text is None else Held(records.note_record(text)["token"])
+        return self.put([Change(records.note_name(key), expect, None)]).made
+
+    def reservations(self) -> Iterator[Reserved]:
+        """Live reservations whose keys begin with `LISTED_KEY_PREFIX`, the soonest to end first.
+
+        Raises `ListingNotSupported`.
+        """
+        for entry in self.list(records.LISTED):
+            if entry.record is not None and entry.text is not None:
+                key = entry.record.get("key", str(entry.name)[1:])
+                yield Reserved(key, entry.text, entry.left)

@@ -39,17 +39,14 @@ Address = tuple[str, int]
 
 # Not to be changed: two processes that disagree about it would not exclude each other. A list reads
 # the index of each bucket; the locks can be on as many masters as there are buckets.
-BUCKETS = 64
-# The hash tag of each bucket's keys: the smallest number whose slot is in the bucket's part of all
-# slots, so that masters with as many slots have as many buckets.
-_NUMBERS = (
-    "10 18 113 342 29 21 3 122 69 61 72 162 50 58 153 43 11 19 112 343 28 20 2 123 68 60 73 163 51 "
-    "59 152 42 12 102 111 119 133 23 1 9 173 63 70 78 52 142 49 41 13 103 110 118 132 22 0 8 172 "
-    "62 71 79 53 143 48 40"
-)
-TAGS = _NUMBERS.split()
-# The slot of each bucket, in ascending order: Redis's CRC16 of its tag. A cluster has 16384 slots.
-SLOTS = [crc_hqx(tag.encode(), 0) % 16384 for tag in TAGS]
+BUCKETS, ALL_SLOTS = 64, 16384
+# The hash tag of each bucket's keys: the smallest number whose slot, Redis's CRC16, is in the
+# bucket's part of all slots, so that masters with as many slots have as many buckets.
+_slots = {str(tag): crc_hqx(b"%d" % tag, 0) % ALL_SLOTS for tag in reversed(range(344))}
+_tags = {slot * BUCKETS // ALL_SLOTS: tag for tag, slot in _slots.items()}
+TAGS = [_tags[bucket] for bucket in range(BUCKETS)]
+# The slot of each bucket, in ascending order.
+SLOTS = [_slots[tag] for tag in TAGS]
 
 # The options: the URL of a node, or a list of URLs of some; arguments of redis-py's connections,
 # such as ``ssl_ca_certs``.

@@ -326,6 +326,13 @@ def note_record(text: str, key: str = "") -> Record:
     return {**record, "key": key} if key and f" {key}" != note_name(key) else record
 
 
+def noting(note: Note, expect: str | Held | Foreign) -> Change:
+    """Return the change that writes a note, or removes it."""
+    if not note.text:
+        return Change(note_name(note.key), expect, None)
+    return Change(note_name(note.key), expect, note_record(note.text, note.key), note.ttl)
+
+
 def _token_of(text: str) -> str:
     digest = sha256(text.encode("utf-8", "surrogatepass")).digest()
     return urlsafe_b64encode(digest)[:TOKEN_CHARACTERS].decode("ascii")

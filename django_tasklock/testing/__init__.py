@@ -23,9 +23,8 @@ behind it may be shared, and need not be empty.
 """
 
 from ..stores.memory import MemoryStore
+from .contract import StoreContract
 from .in_memory import LocksInMemory, locks_in_memory
-from .leases import Granting, Holding, Outages
-from .records import Noting, Putting, Seeing
 from .situations import assert_locked, assert_not_locked, held, outage
 
 __all__ = [
@@ -38,8 +37,3 @@ __all__ = [
     "locks_in_memory",
     "outage",
 ]
-
-
-class StoreContract(Granting, Holding, Noting, Outages, Putting, Seeing):
-    """What every store keeps. A subclass implements ``make_store``, and ``make_silent_store``
-    where that is possible."""

@@ -20,7 +20,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal
-from ..stores.records import new_record
+from ..stores.records import Entry, Record, new_record
 
 # A ttl that does not end within a test.
 LONG_SECONDS = 30.0
@@ -66,14 +66,13 @@ def needs(able: bool, what: str) -> None:
         raise SkipTest(f"only for a store that {what}")
 
 
-def listing(store: BaseStore) -> BaseStore:
-    """The same store; the test is skipped unless it lists its locks."""
-    needs(store.supports_listing, "lists")
-    return store
-
-
 def new_name() -> str:
     return f"contract-{secrets.token_hex(8)}"
+
+
+def new_key() -> str:
+    """A key as long as they get: a word, a task's name, and a lock's name of 200 characters."""
+    return f"run videos.tasks.процесс {new_name()}:".ljust(240, "n")
 
 
 def a_lease(token: str | None = None, version: str = "") -> dict[str, Any]:
@@ -121,16 +120,10 @@ def refused(store: BaseStore, name: str) -> LockInfo:
     return refusal.holder
 
 
-def shown(store: BaseStore, name: str) -> LockInfo:
-    """What `find` shows of a lock that is held."""
-    held = store.find(name)
-    assert held is not None, f"nobody holds {name!r}"
-    return held
-
-
 def assert_held_by(holder: Granted, at_most: float | None = None) -> LockInfo:
     """The lease of this very holder holds the lock, for ``at_most`` seconds more; what shows it."""
-    held = shown(holder.store, holder.name)
+    held = holder.store.find(holder.name)
+    assert held is not None, f"nobody holds {holder.name!r}"
     assert (held.name, held.token) == (holder.name, holder.token)
     if at_most is not None:
         assert held.ttl is not None
@@ -191,3 +184,21 @@ def assert_describes(
     # Two machines' clocks may differ; the same instant in two time zones is an hour apart.
     age = abs(datetime.now(timezone.utc) - info.acquired_at)
     assert age < timedelta(minutes=5)
+
+
+def assert_has(entry: Entry | None, name: str, record: Record) -> Entry:
+    """This record is under the name, and ends."""
+    assert entry is not None, f"nothing is under {name!r}"
+    assert entry.record is not None
+    found = (entry.name, entry.record["token"], entry.record.get("version"))
+    assert found == (name, record["token"], record.get("version"))
+    assert entry.left is not None
+    assert entry.left > 0
+    return entry
+
+
+def there(store: BaseStore, name: str) -> Entry:
+    """What is under a name."""
+    (entry,) = store.get([name])
+    assert entry is not None, f"nothing is under {name!r}"
+    return entry

@@ -15,21 +15,10 @@ from ..._values.interruptions import interrupts
 from ..._values.tokens import chance
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
+from .. import records
 from ..base import BaseStore
 from ..contract import ATTEMPTS
-from ..records import (
-    FREE,
-    LONGEST_NOTE_NAME,
-    Change,
-    Done,
-    Entry,
-    Held,
-    after,
-    digest_of,
-    fits,
-    record_of,
-    text_of_record,
-)
+from ..records import FREE, Change, Done, Entry, Held
 from .connections import Connection, DatabaseConnections
 
 T = TypeVar("T")
@@ -87,7 +76,7 @@ class DatabaseStore(BaseStore):
         self.database: str = settings.option(
             "DATABASE", DEFAULT_DB_ALIAS, connections.settings.__contains__, "an alias of DATABASES"
         )
-        most = LONGEST_KEY_CHARACTERS - LONGEST_NOTE_NAME - 1
+        most = LONGEST_KEY_CHARACTERS - records.LONGEST_NOTE_NAME - 1
         if len(settings.key_prefix) > most:
             raise settings.wrong(
                 f"its KEY_PREFIX must have at most {most} characters: a column has no room"
@@ -135,7 +124,7 @@ class DatabaseStore(BaseStore):
         for _ in range(ATTEMPTS):
             rows, now = _read(connection, keys)
             there = [_entry(name, rows.get(self.key(name)), now) for name in names]
-            made = all(map(fits, changes, there))
+            made = all(map(records.fits, changes, there))
             # What is to be removed may be written yet: its caller has given up, and a lock of the
             # server, or a standby, holds it up. It finds its rows changed then.
             is_early = not any(there) and all(isinstance(each.expect, Held) for each in changes)
@@ -245,10 +234,10 @@ def _changed(change: Change, row: LockRow, there: Entry | None, now: int, least:
     new_fence = max(now, row.fence + 1)
     if change.record is None:
         return LockRow(row.key, fence=new_fence if there is None else row.fence)
-    entry = after(change, there, new_fence, least)
+    entry = records.after(change, there, new_fence, least)
     if entry is None or entry is there or entry.record is None:
         return row
-    record, text = entry.record, text_of_record(entry.record)
+    record, text = entry.record, records.text_of_record(entry.record)
     ends = NEVER if entry.left is None else now + round(entry.left * MICROSECONDS)
     began, fence = now if entry.began is None else row.began, entry.fence or 0
     return LockRow(row.key, record["token"], record.get("version", ""), text, ends, began, fence)
@@ -258,10 +247,10 @@ def _entry(name: str, row: LockRow | None, now: int) -> Entry | None:
     """What the row says of the lock or the note ``name``; None: nothing is there."""
     if row is None or row.expires <= now:
         return None
-    record, left = record_of(row.record), (row.expires - now) / MICROSECONDS
+    record, left = records.record_of(row.record), (row.expires - now) / MICROSECONDS
     entry = Entry(name, record, None if row.expires == NEVER else left)
     if record is None:
-        return entry._replace(digest=digest_of(row.record.encode()))
+        return entry._replace(digest=records.digest_of(row.record.encode()))
     return entry._replace(fence=row.fence, began=row.began / MICROSECONDS)
 
 

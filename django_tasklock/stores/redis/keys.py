@@ -76,7 +76,10 @@ class Keys:
 
     def name_of(self, member: bytes) -> str | None:
         """The name in an index, with the key that is there; None for what cannot be one."""
-        name, line, key = _text_in(member).partition("\n")
+        try:
+            name, line, key = member.decode().partition("\n")
+        except UnicodeDecodeError:
+            return None
         if not (is_name(name) or (is_note(name) and name.isprintable())):
             return None
         if self._of_all:
@@ -95,14 +98,6 @@ class Keys:
         # digest does, and so nothing is handed over: the waiters ask again.
         before, found, behind = queue.rpartition(name.encode())
         return before + base.encode() + behind if found else queue
-
-
-def _text_in(stored: bytes) -> str:
-    """A text of the server; empty for what is none."""
-    try:
-        return stored.decode()
-    except UnicodeDecodeError:
-        return ""
 
 
 def _without_tenant(make_key: Callable[[str], str], keys: list[str]) -> list[str]:

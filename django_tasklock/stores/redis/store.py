@@ -16,31 +16,16 @@ from ..._values.owner import SINCE, Owner
 from ..._values.slots import base_of
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
+from .. import records
 from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
-from ..records import (
-    ANY,
-    Change,
-    Done,
-    Entry,
-    Foreign,
-    Held,
-    Record,
-    digest_of,
-    is_listed,
-    is_note,
-    new_record,
-    note_name,
-    note_record,
-    record_of,
-    waiter_of,
-)
+from ..records import ANY, Change, Done, Entry, Foreign, Held, Record, is_listed, is_note
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
 from .events import HISTORY_OPTION, EventStream
 from .keys import Keys
 from .listener import listeners_of
-from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
+from .replicas import REPLICAS_OPTION, Replicas
 from .waiter import RedisWaiter, value_of
 
 # A script for so many keeps the server busy for about half a millisecond.
@@ -124,7 +109,7 @@ class RedisStore(BaseStore):
     def acquire(
         self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
     ) -> Grant | Refusal:
-        value = self.encoding.value_of(new_record(token, owner))
+        value = self.encoding.value_of(records.new_record(token, owner))
         return self.acquire_or_join(Question(names, token, ttl, owner, note), value)[0]
 
     def acquire_or_join(
@@ -148,7 +133,7 @@ class RedisStore(BaseStore):
         permits = b"0" if slots is None else b"%d" % len(locks)
         args = [token.encode(), value, milliseconds(ttl), permits, *members]
         if note is not None:
-            keys.append(self.keys.of(note_name(note.key)).key)
+            keys.append(self.keys.of(records.note_name(note.key)).key)
             args += self._words_of(note)
         elif joining:
             args += b"", b"", b""
@@ -169,14 +154,16 @@ class RedisStore(BaseStore):
             raise StoreUnavailable(self.alias, f"{grant.name} is not acquired: {wait}")
         return grant, ()
 
-    def extend(self, name: str, token: str, ttl: float) -> bool:
-        return self._extend([Extension(name, token, ttl)], self.replicas.wait(ttl))[0]
-
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool]:
+        # Waits for no replica: a renewal that a failover forgets is made good by the next one.
         done: builtins.list[bool] = []
         for start in range(0, len(batch), LEASES_PER_SCRIPT):
-            # A renewal that a failover forgets is made good by the next one.
-            done += self._extend(batch[start : start + LEASES_PER_SCRIPT], None)
+            keys, args = [self.keys.index], list[bytes]()
+            for name, token, ttl in batch[start : start + LEASES_PER_SCRIPT]:
+                lock = self.keys.of(name)
+                keys.append(lock.key)
+                args += token.encode(), milliseconds(ttl), lock.member
+            done += map(bool, self.client.run("renew", keys, args))
         return done
 
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
@@ -184,7 +171,7 @@ class RedisStore(BaseStore):
         keys = [lock.key, self.keys.index, self.keys.fences, lock.queue, lock.permits, lock.gate]
         args = [token.encode(), lock.member]
         if note is not None:
-            keys.append(self.keys.of(note_name(note.key)).key)
+            keys.append(self.keys.of(records.note_name(note.key)).key)
             args += self._words_of(note)[1:]
         try:
             # With the PING, the next holder gets its message before we get our reply. Otherwise it
@@ -204,8 +191,8 @@ class RedisStore(BaseStore):
     def waiters(self, name: str, limit: int = 100) -> builtins.list[Owner]:
         queue = self.keys.of(name).queue
         members = self.client.command(b"ZRANGE", queue, 0, limit - 1) if limit else []
-        records = [record_of(value_of(member)) for member in members]
-        return [waiter_of(record) for record in records if record is not None]
+        found = [records.record_of(value_of(member)) for member in members]
+        return [records.waiter_of(record) for record in found if record is not None]
 
     def count(self, prefix: str = "") -> int:
         if not prefix:
@@ -266,20 +253,9 @@ class RedisStore(BaseStore):
 
     def _words_of(self, note: Note) -> tuple[bytes, bytes, bytes]:
         """What acquire.lua has to know of a note. Its value is empty if there shall be none."""
-        record = note_record(note.text, note.key)
+        record = records.note_record(note.text, note.key)
         value = self.encoding.value_of(record) if note.text else b""
         return record["token"].encode(), value, milliseconds(note.ttl)
-
-    def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
-        keys, args = [self.keys.index], list[bytes]()
-        for name, token, ttl in batch:
-            lock = self.keys.of(name)
-            keys.append(lock.key)
-            args += token.encode(), milliseconds(ttl), lock.member
-        done = [*map(bool, self.client.run("renew", keys, args, wait=wait))]
-        if wait is not None and not wait.enough and any(done):
-            raise StoreUnavailable(self.alias, f"{batch[0].name} is not extended: {wait}")
-        return done
 
     def _names(self, prefix: str) -> Iterator[str]:
         """The names in an index that begin so, the soonest to end first.
@@ -325,11 +301,11 @@ class RedisStore(BaseStore):
         """What is under a name. ``first``: the first member of the wait queue."""
         fence = _fence(fence_text)
         left = None if left_ms < 0 else left_ms / 1000
-        record = record_of(value)
+        record = records.record_of(value)
         if record is None:
-            return Entry(lock, None, left, None, digest_of(value), None, waiters)
+            return Entry(lock, None, left, None, records.digest_of(value), None, waiters)
         began = None if fence is None else fence / 1_000_000
-        waiting = None if first is None else record_of(value_of(first))
+        waiting = None if first is None else records.record_of(value_of(first))
         since = None if waiting is None else waiting.get(SINCE, waiting.get("at"))
         return Entry(lock, record, left, fence, None, began, waiters, since)
 

@@ -11,7 +11,6 @@ from django_tasklock import LockInfo
 from django_tasklock.exceptions import ListingNotSupported
 from django_tasklock.stores.base import BaseStore, Grant, Note
 from django_tasklock.stores.records import FREE, KEEP, Change
-from django_tasklock.testing.records import new_key
 from django_tasklock.testing.steps import (
     LONG_SECONDS,
     ROUNDING_SECONDS,
@@ -20,8 +19,8 @@ from django_tasklock.testing.steps import (
     a_lease,
     granted,
     in_threads,
-    listing,
     needs,
+    new_key,
     new_name,
 )
 from tests.inside import KINDS, Event, Owner, clock, new_token, noting, owner_record
@@ -133,7 +132,8 @@ class Reserving(ContractTests):
 
     def test_reservations_are_listed(self) -> None:
         """The soonest to end first, without others, and apart from the locks."""
-        store, prefix = listing(self.make_store()), new_key()
+        store, prefix = self.make_store(), new_key()
+        needs(store.supports_listing, "lists")
         keys = [f"queued {prefix}{word}" for word in ("größer", "b c", "n" * 240)]
         for key, ttl in zip(keys, (3.0, 1.0, 2.0), strict=True):
             assert store.reserve(key, f"id of {key}", ttl * LONG_SECONDS) is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import pytest
 
-from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Refusal
+from django_tasklock import LockInfo
+from django_tasklock.exceptions import ListingNotSupported, StoreUnavailable
+from django_tasklock.stores.base import BaseStore, Extension, Finding, Grant, Note, Refusal
 from django_tasklock.stores.records import Entry, Held
 from django_tasklock.stores.redis import RedisStore
 from django_tasklock.testing.steps import (
@@ -20,11 +22,9 @@ from django_tasklock.testing.steps import (
     granted,
     in_threads,
     lasts_from_now,
-    listing,
     needs,
     new_name,
     refused,
-    shown,
 )
 from tests.inside import Owner, clock, new_token, operator_record, owner_record, permit_names
 from tests.steps import in_child
@@ -35,7 +35,23 @@ SHORT_SECONDS = LONG_SECONDS / 3
 
 
 class OtherVerbs(ContractTests):
-    """The contract of `extend_many`, `walk`, `close_idle` and `check`."""
+    """The contract of `extend_many`, `walk`, `close_idle` and `check`, and of verbs that most
+    stores leave to `BaseStore`."""
+
+    def test_no_permit_is_granted_while_the_lock_itself_is_held(self) -> None:
+        """Who has one keeps it, and is granted it again after a lost reply."""
+        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
+        first, second = permit_names(base, 2)
+        own, gate = granted(store, first, owner=owner), granted(store, base)
+        again = granted(store, first, token=own.token, owner=owner)
+        assert again.grant.fence == own.grant.fence
+        assert own.release()
+        for name in (first, second):
+            answer = asked(store, name, owner=owner)
+            assert isinstance(answer, Refusal), "a permit was granted beside the lock itself"
+            assert answer.holder.token == gate.token
+        assert gate.release()
+        granted(store, first, owner=owner)
 
     def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
         """Between the look at both and the write, in a store where these are two steps."""
@@ -65,12 +81,15 @@ class OtherVerbs(ContractTests):
         for holder in holders[::3]:
             assert holder.release()
         batch = [Extension(holder.name, holder.token, 4 * LONG_SECONDS) for holder in holders]
-        assert [*store.extend_many(batch)] == [number % 3 != 0 for number in range(12)]
-        lasts_from_now(holders[1], 4 * LONG_SECONDS)
+        batch.append(Extension(holders[2].name, new_token(), LONG_SECONDS))
+        assert [*store.extend_many(batch)] == [number % 3 != 0 for number in range(12)] + [False]
+        for holder in holders[1:3]:
+            lasts_from_now(holder, 4 * LONG_SECONDS)
         assert [*store.extend_many([])] == []
 
     def test_a_walk_sees_once_what_is_held_all_the_time(self) -> None:
-        store, prefix = listing(self.make_store()), f"{new_name()}:"
+        store, prefix = self.make_store(), f"{new_name()}:"
+        needs(store.supports_listing, "lists")
         names = [f"{prefix}{number}" for number in range(12)]
         holders = {
             name: granted(store, name, ttl=LONG_SECONDS * (1 + number))
@@ -104,6 +123,32 @@ class OtherVerbs(ContractTests):
 
     def test_check_yields_findings(self) -> None:
         assert all(isinstance(found, Finding) for found in self.make_store().check())
+
+    def test_a_store_that_cannot_list_says_so(self) -> None:
+        store = self.make_store()
+        needs(not store.supports_listing, "cannot list")
+        for question in (store.list, store.walk, store.page, store.count, store.reservations):
+            with pytest.raises(ListingNotSupported):
+                pytest.fail(f"it answered: {[*question()]}")  # type: ignore[misc]
+
+    def test_what_is_made_of_the_three_methods_is_an_outage_too(self) -> None:
+        store, name, token = self.make_silent_store(), new_name(), new_token()
+        needs(store is not None, "can be made without its server")
+        assert store is not None
+        owner, note = owner_record(), Note(name, "a", LONG_SECONDS)
+        verbs: list[Callable[[], object]] = [
+            lambda: store.rewrite(name, Held(token), LONG_SECONDS, owner, "a"),
+            lambda: store.find(name),
+            lambda: store.set_note(note),
+            lambda: store.reserve(name, "a", LONG_SECONDS),
+            lambda: store.unreserve(name, "a"),
+        ]
+        if store.puts_together:
+            verbs.append(lambda: store.acquire_all({name: token}, LONG_SECONDS, owner))
+        for verb in verbs:
+            with pytest.raises(StoreUnavailable) as raised:
+                verb()
+            assert raised.value.store == store.alias
 
 
 class TakingSeveral(ContractTests):
@@ -212,3 +257,10 @@ def assert_a_child_and_its_parent_go_on(store: BaseStore) -> None:
         assert in_child(child) == [True, True]
         assert holder.extend(LONG_SECONDS)
     assert holder.release()
+
+
+def shown(store: BaseStore, name: str) -> LockInfo:
+    """What `find` shows of a lock that is held."""
+    held = store.find(name)
+    assert held is not None, f"nobody holds {name!r}"
+    return held

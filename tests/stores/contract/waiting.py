@@ -18,10 +18,11 @@ from django_tasklock.testing.steps import (
     needs,
     new_name,
     refused,
-    shown,
     until,
 )
 from tests.inside import clock, new_token, owner_record, permit_names
+
+from .verbs import shown
 
 __all__ = ["Waiting"]
 
