@@ -91,47 +91,23 @@ class TaskOptions(WorkerTask):
 
     abstract = True
 
+    # ----------------------------------------------------------------------------- Who is kept out?
+
     #: str, callable or `by(...)`
     #: A template that is filled from the call's arguments, such as `"video:{video_id}"`. Or a
     #: function of the arguments that returns the name. Or `by("user_id", "kind")`: the task's name
     #: and these arguments. None: the task's name and a digest of all arguments. [The name is made
     #: when the call is sent](#the-locks-name).
     lock_name: ClassVar[Name] = None
-    #: int from 1 to 1000, or callable
-    #: How many calls with the same lock name [may run at once](../howto/slots.md), or a function of
-    #: the arguments that returns it. Above 1, each run holds a permit, such as `NAME#2`. Not with a
-    #: `guard`.
-    lock_slots: ClassVar[Annotated[int | Callable[..., int], _slots]] = 1
-    #: list of `limit(...)`
-    #: Of each of these a run takes [a permit](../howto/slots.md) beside its lock:
-    #: `[limit("tenant:{tenant_id}", 2)]`. While none is left, its message is requeued.
-    lock_limits: ClassVar[Annotated[Sequence[Limit], _limits]] = ()
-    #: float, seconds, or None
-    #: How long the lease lives if nothing renews it. None: the store's `TTL`.
-    lock_ttl: ClassVar[TtlOrNone] = None
-    #: float, seconds, or None
-    #: How long a worker waits for the lock. None: for ever.
-    lock_wait: ClassVar[Wait] = 0
-    #: bool
-    #: Renew the lease for as long as the body runs.
-    lock_renew: ClassVar[Annotated[bool, arguments.checked_flag]] = True
-    #: float, seconds, or None
-    #: How long a run holds the lock at most, also with `lock_renew`: then
-    #: [its lease is lost](#attempts). None: no limit.
-    lock_max_hold: ClassVar[TtlOrNone] = None
-    #: float, seconds
-    #: How long the lock [stays taken](../howto/cooling.md) from its acquire, however short the run.
-    #: A run that goes on, as in a retry, releases its lock at once all the same.
-    lock_hold_at_least: ClassVar[Seconds] = 0
-    #: float, seconds
-    #: How long the lock stays taken after a run that succeeded.
-    lock_cooldown: ClassVar[Seconds] = 0
-    #: float, seconds
-    #: How long the lock stays taken after a run that failed.
-    lock_cooldown_after_error: ClassVar[Seconds] = 0
     #: str
     #: The store: an alias of the setting [`TASKLOCK`](settings.md).
     lock_store: ClassVar[Annotated[str, arguments.checked_text]] = "default"
+    #: `StatusGuard` or None
+    #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.
+    guard: ClassVar[Annotated[StatusGuard | None, _guard]] = None
+
+    # -------------------------------------------------------------------- What does a duplicate do?
+
     #: str or callable
     #: What a call does when another call [holds the lock](../howto/retries.md). `"skip"`: it
     #: returns a marker, so that chains, groups and chords go on. `"retry"`: its message is
@@ -146,22 +122,9 @@ class TaskOptions(WorkerTask):
     #: With `on_conflict="retry"`: how long a message is requeued before `LockNotAcquired`. None:
     #: for ever.
     lock_retry_for: ClassVar[Wait] = 3600
-    #: `"retry"`, `"raise"` or `"run"`
-    #: What a call does when the store [does not answer](../howto/retries.md#outages). `"retry"`:
-    #: its message is requeued. `"raise"`: it fails with `StoreUnavailable`. `"run"`: it runs
-    #: without the lock, on the guard alone. The same if the guard's database does not answer before
-    #: the body; `"run"` is `"retry"` then.
-    on_outage: ClassVar[Literal["retry", "raise", "run"]] = "retry"
-    #: `"finish"` or `"stop"`
-    #: What becomes of a body whose lease is lost. `"finish"`: it goes on, unless it calls
-    #: `assert_held()`. `"stop"`: an exception that no `except Exception` catches is raised in it, a
-    #: third of the ttl after the loss at the latest; the run ends as by `assert_held()`. Not with
-    #: eventlet and gevent.
-    on_loss: ClassVar[Literal["finish", "stop"]] = "finish"
-    #: int, a number of runs
-    #: How many runs of one message [may die](#attempts), with their worker for example, before it
-    #: fails with `TooManyAttempts`.
-    lock_max_attempts: ClassVar[Annotated[int, _runs]] = 5
+    #: float, seconds, or None
+    #: How long a worker waits for the lock. None: for ever.
+    lock_wait: ClassVar[Wait] = 0
     #: `"queued"`, `"unfinished"` or None
     #: Keeps [duplicates out of the queue](../howto/unique-jobs.md). `"queued"`: one message of a
     #: job may wait. `"unfinished"`: one may wait or run.
@@ -186,9 +149,59 @@ class TaskOptions(WorkerTask):
     #: How long after the first of these calls the last one runs at the latest; or, with
     #: `on_conflict="replace"`, is replaced no more. None: no limit.
     debounce_max: ClassVar[TtlOrNone] = None
-    #: `StatusGuard` or None
-    #: Claims a [database row](api.md#guards) before the body runs, and finishes it afterwards.
-    guard: ClassVar[Annotated[StatusGuard | None, _guard]] = None
+
+    # ------------------------------------------------------------------------ How many run at once?
+
+    #: int from 1 to 1000, or callable
+    #: How many calls with the same lock name [may run at once](../howto/slots.md), or a function of
+    #: the arguments that returns it. Above 1, each run holds a permit, such as `NAME#2`. Not with a
+    #: `guard`.
+    lock_slots: ClassVar[Annotated[int | Callable[..., int], _slots]] = 1
+    #: list of `limit(...)`
+    #: Of each of these a run takes [a permit](../howto/slots.md#limits-beside-the-lock) beside its
+    #: lock: `[limit("tenant:{tenant_id}", 2)]`. While none is left, its message is requeued.
+    lock_limits: ClassVar[Annotated[Sequence[Limit], _limits]] = ()
+
+    # ------------------------------------------------------------------------------------ How long?
+
+    #: float, seconds, or None
+    #: How long the lease lives if nothing renews it. None: the store's `TTL`.
+    lock_ttl: ClassVar[TtlOrNone] = None
+    #: bool
+    #: Renew the lease for as long as the body runs.
+    lock_renew: ClassVar[Annotated[bool, arguments.checked_flag]] = True
+    #: float, seconds, or None
+    #: How long a run holds the lock at most, also with `lock_renew`: then
+    #: [its lease is lost](#attempts). None: no limit.
+    lock_max_hold: ClassVar[TtlOrNone] = None
+    #: float, seconds
+    #: How long the lock [stays taken](../howto/cooling.md) from its acquire, however short the run.
+    #: A run that goes on, as in a retry, releases its lock at once all the same.
+    lock_hold_at_least: ClassVar[Seconds] = 0
+    #: float, seconds
+    #: How long the lock stays taken after a run that succeeded.
+    lock_cooldown: ClassVar[Seconds] = 0
+    #: float, seconds
+    #: How long the lock stays taken after a run that failed.
+    lock_cooldown_after_error: ClassVar[Seconds] = 0
+
+    # -------------------------------------------------- What if a run dies, or the store is silent?
+
+    #: `"finish"` or `"stop"`
+    #: What becomes of a body whose lease is lost. `"finish"`: it goes on, unless it calls
+    #: `assert_held()`. `"stop"`: [it is ended](#attempts). Not with `lock_renew=False`, eventlet
+    #: and gevent.
+    on_loss: ClassVar[Literal["finish", "stop"]] = "finish"
+    #: int, a number of runs
+    #: How many runs of one message [may die](#attempts), with their worker for example, before it
+    #: fails with `TooManyAttempts`.
+    lock_max_attempts: ClassVar[Annotated[int, _runs]] = 5
+    #: `"retry"`, `"raise"` or `"run"`
+    #: What a call does when the store [does not answer](../howto/retries.md#outages). `"retry"`:
+    #: its message is requeued. `"raise"`: it fails with `StoreUnavailable`. `"run"`: it runs
+    #: without the lock, on the guard alone. The same if the guard's database does not answer before
+    #: the body; `"run"` is `"retry"` then.
+    on_outage: ClassVar[Literal["retry", "raise", "run"]] = "retry"
 
     # What `check_class` found while Celery made all tasks; "": nothing.
     config_error = ""

@@ -43,30 +43,10 @@ class LockedTask(TaskOptions):
         function of the arguments that returns the name. Or ``by("user_id", "kind")``: the task's
         name and these arguments. None: the task's name and a digest of all arguments. The name is
         made when the call is sent.
-    ``lock_slots``: int from 1 to 1000, or callable; default 1.
-        How many calls with the same lock name may run at once, or a function of the arguments that
-        returns it. Above 1, each run holds a permit, such as ``NAME#2``. Not with a ``guard``.
-    ``lock_limits``: list of ``limit(...)``; default ().
-        Of each of these a run takes a permit beside its lock: ``[limit("tenant:{tenant_id}", 2)]``.
-        While none is left, its message is requeued.
-    ``lock_ttl``: float, seconds, or None; default None.
-        How long the lease lives if nothing renews it. None: the store's ``TTL``.
-    ``lock_wait``: float, seconds, or None; default 0.
-        How long a worker waits for the lock. None: for ever.
-    ``lock_renew``: bool; default True.
-        Renew the lease for as long as the body runs.
-    ``lock_max_hold``: float, seconds, or None; default None.
-        How long a run holds the lock at most, also with ``lock_renew``: then its lease is lost.
-        None: no limit.
-    ``lock_hold_at_least``: float, seconds; default 0.
-        How long the lock stays taken from its acquire, however short the run. A run that goes on,
-        as in a retry, releases its lock at once all the same.
-    ``lock_cooldown``: float, seconds; default 0.
-        How long the lock stays taken after a run that succeeded.
-    ``lock_cooldown_after_error``: float, seconds; default 0.
-        How long the lock stays taken after a run that failed.
     ``lock_store``: str; default "default".
         The store: an alias of the setting ``TASKLOCK``.
+    ``guard``: `StatusGuard` or None; default None.
+        Claims a database row before the body runs, and finishes it afterwards.
     ``on_conflict``: str or callable; default "skip".
         What a call does when another call holds the lock. "skip": it returns a marker, so that
         chains, groups and chords go on. "retry": its message is requeued. "raise": it fails with
@@ -78,18 +58,8 @@ class LockedTask(TaskOptions):
     ``lock_retry_for``: float, seconds, or None; default 3600.
         With ``on_conflict="retry"``: how long a message is requeued before `LockNotAcquired`. None:
         for ever.
-    ``on_outage``: "retry", "raise" or "run"; default "retry".
-        What a call does when the store does not answer. "retry": its message is requeued. "raise":
-        it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone. The
-        same if the guard's database does not answer before the body; "run" is "retry" then.
-    ``on_loss``: "finish" or "stop"; default "finish".
-        What becomes of a body whose lease is lost. "finish": it goes on, unless it calls
-        ``assert_held()``. "stop": an exception that no ``except Exception`` catches is raised in
-        it, a third of the ttl after the loss at the latest; the run ends as by ``assert_held()``.
-        Not with eventlet and gevent.
-    ``lock_max_attempts``: int, a number of runs; default 5.
-        How many runs of one message may die, with their worker for example, before it fails with
-        `TooManyAttempts`.
+    ``lock_wait``: float, seconds, or None; default 0.
+        How long a worker waits for the lock. None: for ever.
     ``unique_while``: "queued", "unfinished" or None; default None.
         Keeps duplicates out of the queue. "queued": one message of a job may wait. "unfinished":
         one may wait or run.
@@ -108,8 +78,36 @@ class LockedTask(TaskOptions):
     ``debounce_max``: float, seconds, or None; default None.
         How long after the first of these calls the last one runs at the latest; or, with
         ``on_conflict="replace"``, is replaced no more. None: no limit.
-    ``guard``: `StatusGuard` or None; default None.
-        Claims a database row before the body runs, and finishes it afterwards.
+    ``lock_slots``: int from 1 to 1000, or callable; default 1.
+        How many calls with the same lock name may run at once, or a function of the arguments that
+        returns it. Above 1, each run holds a permit, such as ``NAME#2``. Not with a ``guard``.
+    ``lock_limits``: list of ``limit(...)``; default ().
+        Of each of these a run takes a permit beside its lock: ``[limit("tenant:{tenant_id}", 2)]``.
+        While none is left, its message is requeued.
+    ``lock_ttl``: float, seconds, or None; default None.
+        How long the lease lives if nothing renews it. None: the store's ``TTL``.
+    ``lock_renew``: bool; default True.
+        Renew the lease for as long as the body runs.
+    ``lock_max_hold``: float, seconds, or None; default None.
+        How long a run holds the lock at most, also with ``lock_renew``: then its lease is lost.
+        None: no limit.
+    ``lock_hold_at_least``: float, seconds; default 0.
+        How long the lock stays taken from its acquire, however short the run. A run that goes on,
+        as in a retry, releases its lock at once all the same.
+    ``lock_cooldown``: float, seconds; default 0.
+        How long the lock stays taken after a run that succeeded.
+    ``lock_cooldown_after_error``: float, seconds; default 0.
+        How long the lock stays taken after a run that failed.
+    ``on_loss``: "finish" or "stop"; default "finish".
+        What becomes of a body whose lease is lost. "finish": it goes on, unless it calls
+        ``assert_held()``. "stop": it is ended. Not with ``lock_renew=False``, eventlet and gevent.
+    ``lock_max_attempts``: int, a number of runs; default 5.
+        How many runs of one message may die, with their worker for example, before it fails with
+        `TooManyAttempts`.
+    ``on_outage``: "retry", "raise" or "run"; default "retry".
+        What a call does when the store does not answer. "retry": its message is requeued. "raise":
+        it fails with `StoreUnavailable`. "run": it runs without the lock, on the guard alone. The
+        same if the guard's database does not answer before the body; "run" is "retry" then.
     """
 
     abstract = True

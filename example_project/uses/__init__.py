@@ -8,5 +8,7 @@ Each file has ``show(crew)``, which returns a `Shown`. To add an example, add it
 here.
 """
 
-USES = ["stampede", "reentrancy", "seats", "exports", "catalog", "payment", "leader"]
+USES = [
+    "stampede", "reentrancy", "seats", "exports", "catalog", "answers", "payment", "leader",
+]  # fmt: skip
 """modules of this package, in the order in which they are shown"""

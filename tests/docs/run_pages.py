@@ -129,6 +129,7 @@ def arguments(post: Any, tasklock: Any) -> dict[str, Any]:
     lease = SimpleNamespace(fence=1, held=True)
     return {
         "account": 7, "amount": 100, "count": 1, "date": "2026-11-20", "day": "monday",
+        "holder": SimpleNamespace(owner=SimpleNamespace(task="accounts.closing.close")),
         "lease": lease, "name": "order:7", "order_id": 7, "outcome": "requeued", "page": 1,
         "parts": [1, 2], "path": "a.m3u8", "product_id": 7, "reason": "outage", "request": post,
         "seats": [3, 4], "shop_id": 7, "source": 1, "target": 2,

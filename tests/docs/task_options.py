@@ -1,8 +1,9 @@
 """``python -m tests.docs.task_options``: writes the options of tasks where readers look for them.
 
 ``celery/options.py`` says each one once: in a comment above its attribute, whose first line is its
-type, and whose others are Markdown of the reference page. That gets a table of them, and the
-docstring of `LockedTask` a paragraph for each, without links.
+type, and whose others are Markdown of the reference page. A line that ends with a question begins
+the options that answer it. The page gets a table for each question, and the docstring of
+`LockedTask` a paragraph for each option, without links.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +26,9 @@ WIDTH = 100
 
 
 class Option(NamedTuple):
-    """What an attribute and the comment above it say."""
+    """What an attribute and the comment above it say, and the question above them."""
 
+    question: str
     name: str
     kind: str
     default: str
@@ -45,10 +48,13 @@ class Option(NamedTuple):
 
 def options() -> Iterator[Option]:
     """All options, in the order of their attributes."""
-    form = r"((?:^    #: .*\n){2,})^    (\w+): ClassVar\[.+\] = (.+)$"
-    for comment, name, default in re.findall(form, SAID.read_text("utf-8"), re.MULTILINE):
-        kind, *meaning = [line.removeprefix("    #: ") for line in comment.splitlines()]
-        yield Option(name, kind, default, " ".join(meaning))
+    form = r"^    # -+ (.+\?)$|((?:^    #: .*\n){2,})^    (\w+): ClassVar\[.+\] = (.+)$"
+    question = ""
+    for asks, comment, name, default in re.findall(form, SAID.read_text("utf-8"), re.MULTILINE):
+        question = asks or question
+        if comment:
+            kind, *meaning = [line.removeprefix("    #: ") for line in comment.splitlines()]
+            yield Option(question, name, kind, default, " ".join(meaning))
 
 
 def in_docstring(text: str) -> str:
@@ -65,10 +71,13 @@ def in_quotes(code: re.Match[str]) -> str:
 
 
 def page() -> str:
-    """The page with the table as it should be."""
-    head = "| Option | Type | Default | |\n|---|---|---|---|\n"
-    rows = "".join(f"{option.row()}\n" for option in options())
-    return with_part(PAGE, r"^\| Option \|.*\n(?:\|.*\n)+", head + rows)
+    """The page with the tables as they should be."""
+    tables = []
+    for question, some in groupby(options(), lambda option: option.question):
+        head = f"## {question}\n\n| Option | Type | Default | |\n|---|---|---|---|\n"
+        tables.append(head + "".join(f"{option.row()}\n" for option in some))
+    part = r"^## .+\?\n\n\| Option (?:.*\n)+?(?=\n`apply_async` takes)"
+    return with_part(PAGE, part, "\n".join(tables))
 
 
 def module() -> str:

@@ -158,6 +158,6 @@ def test_what_a_reader_is_asked_to_read() -> None:
     docstrings."""
     readme = README.read_text("utf-8")
     assert len(readme.splitlines()) <= 100
-    assert len(readme.split()) <= 750
+    assert len(readme.split()) <= 780
     written = [page for page in DOCS.rglob("*.md") if page != every_file.PAGE]
-    assert sum(len(page.read_text("utf-8").split()) for page in written) <= 30_000
+    assert sum(len(page.read_text("utf-8").split()) for page in written) <= 31_300

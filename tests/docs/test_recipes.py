@@ -249,6 +249,43 @@ def test_after_a_429_all_messages_wait_and_none_is_lost(room: Mailroom) -> None:
     assert sorted(came) == [0, 0, 1, 2, 3]
 
 
+def test_of_five_who_ask_for_one_report_one_computes_it(room: Mailroom) -> None:
+    computing = Crowd(returns=42)
+    task = recipe("Five ask for one report", build_report=computing.pass_through).full_report
+    for _ in range(5):
+        task.delay(DATE)
+    first = Meanwhile(partial(room.deliver, room.take()))
+    until(lambda: computing.here, "the run")
+    assert [room.deliver(room.take())[0] for _ in range(4)] == ["IGNORED"] * 4
+    computing.may_go.set()
+    assert first.result() == ("SUCCESS", 42)
+    assert room.work_off() == [("SUCCESS", 42)] * 4
+    assert computing.came == [(DATE,)]
+
+
+def test_of_the_changes_of_a_page_the_newest_is_rendered(room: Mailroom) -> None:
+    # Given a rendering that would not end by itself
+    began, rendered = threading.Event(), list[int]()
+
+    def write(page: int, version: int) -> None:
+        began.set()
+        while version == 1:
+            time.sleep(0.01)
+        rendered.append(version)
+
+    task = recipe("The newest call counts", write=write).render_preview
+    task.delay(7, 1)
+    run = Meanwhile(partial(room.deliver, room.take()))
+    until(began.is_set, "the run")
+
+    # I expect later calls to end it, and the newest of them alone to render
+    waits, newest = task.delay(7, 2), task.delay(7, 3)
+    assert room.deliver(room.take(waits.id))[1]["reason"] == "replaced"
+    assert run.result()[1]["reason"] == "replaced"
+    assert room.deliver(room.take(newest.id)) == ("SUCCESS", None)
+    assert rendered == [3]
+
+
 @pytest.mark.parametrize(
     ("heading", "name", "key", "calls", "at_once"),
     [
