@@ -26,7 +26,7 @@ def burst(last: float, first: float = 0, task_id: str = "a", kept: float = 0) ->
     pytest.param(burst(111, 100), 112, 12, burst(112, 112, "b", 111), 5, id="the next burst"),
     pytest.param(burst(120, 112, kept=111), 130, 12, burst(130, 112, "b", 111), 0,
                  id="another is kept: at once"),
-    pytest.param(burst(100), 102, 12, burst(102, 102, "b"), 5, id="the last one has started"),
+    pytest.param(burst(100), 102, 12, burst(102, 102, "b"), 5, id="the last one has left"),
 ])  # fmt: skip
 def test_a_call_joins_a_burst(
     before: Burst, moment: int, longest: float | None, after: Burst, delay: float
@@ -40,6 +40,8 @@ def test_a_call_joins_a_burst(
     # And to replace all others but the one that is kept
     assert joined.replaces(99 * NANOSECONDS)
     assert not any(map(joined.replaces, [joined.last, joined.kept]))
+    # And to stay the last one, whoever notes an earlier one after it
+    assert joined.joined_by("a", joined.last - 1, longest) == joined
 
 
 @pytest.mark.parametrize(("before", "moment", "after"), [
@@ -48,7 +50,7 @@ def test_a_call_joins_a_burst(
     pytest.param(burst(110, 100), 105, burst(110, 100), id="a call has come in between"),
     pytest.param(burst(110, 100, kept=99), 99, burst(110, 100), id="the one that was kept"),
 ])  # fmt: skip
-def test_one_of_a_burst_starts(before: Burst, moment: int, after: Burst) -> None:
+def test_one_of_a_burst_leaves_it(before: Burst, moment: int, after: Burst) -> None:
     assert before.left_by("b", moment * NANOSECONDS) == after
 
 

@@ -23,12 +23,13 @@ from tests.celery_tasks.conftest import (
     retries,
     status,
 )
-from tests.conftest import UseRedis
+from tests.conftest import UseCaches
 from tests.inside import keeper_of, recall_after
 from tests.mailroom import REDELIVERY, Mailroom, elsewhere
 from tests.servers import RedisServer
 from tests.steps import LONG, Traffic, holder, silent
-from tests.tenants import MAKE_KEY_OF_TENANT, tenant
+from tests.store_cases import redis_cache
+from tests.tenants import MAKE_KEY, tenant
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("recalls_soon")
@@ -140,9 +141,12 @@ def test_a_link_of_a_chain_that_is_replaced_gives_the_marker(room: Mailroom) -> 
     assert link.args == [outcome[1]]
 
 
-def test_a_run_of_a_tenant_is_recalled(use_redis: UseRedis, room: Mailroom) -> None:
+def test_a_run_of_a_tenant_is_recalled(
+    room: Mailroom, use_caches: UseCaches, redis_server: RedisServer
+) -> None:
     """By a thread that has no tenant."""
-    use_redis(KEY_FUNCTION=MAKE_KEY_OF_TENANT)
+    cache = redis_cache(redis_server.url) | {"KEY_FUNCTION": MAKE_KEY}
+    use_caches({"default": cache}, None)
     task, _ = replacing(room, recalled)
     with tenant("acme"):
         task.delay(1)
