@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from .._values import clock
 from .._values.owner import owner_record
+from .._values.slots import permit_name
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore, Extension, Note
@@ -258,6 +259,13 @@ class StoreContract(ContractTests):
             in_threads(8, lambda: answers.append(asked(store, name)))  # noqa: B023
             (holder,) = [each for each in answers if isinstance(each, Granted)]
             assert_held_by(holder)
+
+    def test_no_permit_is_granted_beside_the_lock_itself(self) -> None:
+        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
+        gate, permit = granted(store, base), permit_name(base, 1)
+        assert not isinstance(asked(store, permit, owner=owner), Granted)
+        assert gate.release()
+        granted(store, permit, owner=owner)
 
     def test_holders_never_overlap(self) -> None:
         store, name, inside = self.make_store(), new_name(), threading.Lock()
