@@ -68,8 +68,9 @@ class _Call:
         self.thread = threading.get_ident()
         self.in_main = self.thread == threading.main_thread().ident
         self.before: Any = signal.getsignal(signal.SIGUSR2)
-        # "end": what ends it; whoever says so first decides. "due": the handler is to raise.
-        self.said: dict[str, str] = {}
+        # "end": what ends it; "alarm": which alarm counts: who says so first decides. "due": the
+        # handler is to raise.
+        self.said: dict[str, object] = {}
 
     def __enter__(self) -> None: ...
 
@@ -88,7 +89,10 @@ class _Call:
             signal.signal(signal.SIGUSR2, self.before)
 
     def alarm(self) -> None:
-        """The lease is lost. Raises `Stop` in the thread of the call itself."""
+        """The lease is lost, or its holder recalled: what is first ends the call. Raises `Stop` in
+        the thread of the call itself."""
+        if self.said.setdefault("alarm", mine := object()) is not mine:
+            return
         if threading.get_ident() == self.thread:
             raise Stop
         if self.said.setdefault("end", LOSS):

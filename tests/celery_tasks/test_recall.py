@@ -24,10 +24,10 @@ from tests.celery_tasks.conftest import (
     status,
 )
 from tests.conftest import UseCaches
-from tests.inside import keeper_of, recall_after
+from tests.inside import keeper_of, lose, recall_after
 from tests.mailroom import REDELIVERY, Mailroom, elsewhere
 from tests.servers import RedisServer
-from tests.steps import LONG, Traffic, holder, silent
+from tests.steps import LONG, Meanwhile, Traffic, holder, silent
 from tests.store_cases import redis_cache
 from tests.tenants import MAKE_KEY, tenant
 from tests.waiting import until
@@ -79,6 +79,32 @@ def test_a_run_that_is_replaced_ends_and_counts_as_one_that_never_ran(
     assert room.deliver(newest)[0] == "SUCCESS"
     room.deliver(message, redelivered=REDELIVERY)
     assert (runs, status(row), room.waiting()) == ([message.id, newest.id], "done", [])
+
+
+def test_with_on_loss_stop_it_ends_there_once(room: Mailroom, row: Job) -> None:
+    """Though its lease is lost as well, while it cleans up."""
+    cleaned: list[int] = []
+
+    def body(task: Any, job: int) -> None:
+        task.delay(job)
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            lease = task.lease
+            Meanwhile(lambda: lose(lease)).result()
+            until(lambda: not lease.lasts)
+            cleaned.append(job)
+
+    task, runs = replacing(room, body, None, guard=job_guard(None), on_loss="stop")
+    task.delay(row.pk)
+    outcome = room.deliver(room.take())
+    newest = room.take()
+    replaced_by(outcome, newest.id)
+    assert (cleaned, status(row)) == ([row.pk], "queued")
+    locks.clear(f"job:{row.pk}")
+    assert room.deliver(newest)[0] == "SUCCESS"
+    assert len(runs) == 2
 
 
 def test_until_its_body_has_ended_it_keeps_and_renews_the_lock(room: Mailroom) -> None:
