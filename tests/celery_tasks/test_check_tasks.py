@@ -127,7 +127,7 @@ FOUND = {
     "small_fence": ("E005", "the fence field "),
     "choice": ("E005", "has no choice 'proccessing'"),
     "long": ("E005", "its max_length is 20"),
-    "no_base": ("E008", "no base class of it reads lock_name, on_conflict, guard: it runs without"),
+    "no_base": ("E008", "no base class of it reads lock_name, guard, on_conflict: it runs without"),
     "by_class": ("E008", "no base class of it reads guard: it runs without a lock"),
     "no_results": ("E009", 'on_conflict="join" needs a result_backend that keeps its results.'),
     "early": ("W009", "it has a guard and no acks_late: "),
