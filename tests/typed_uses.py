@@ -34,7 +34,7 @@ from django_tasklock import (
     make_name,
 )
 from django_tasklock.caching import cached_once
-from django_tasklock.celery import LockedTask, by
+from django_tasklock.celery import LockedTask, by, limit
 from django_tasklock.guards import StatusGuard
 from django_tasklock.leader import lead
 from django_tasklock.stores.base import BaseStore
@@ -200,6 +200,21 @@ class SendMail(LockedTask):
     lock_name = by("user_id")
     on_conflict = "retry"
     lock_slots = 3
+    lock_limits = (limit("mails", 15, hold_at_least=60), limit(by("user_id"), 2))
+    unique_while = "queued"
+    unique_name = "{user_id}:{kind}"
+
+
+def decide(holder: LockInfo, user_id: int) -> str:
+    return "skip" if holder.owner.task_id else "retry"
+
+
+class Remind(LockedTask):
+    on_conflict = decide
+    on_loss = "stop"
+
+
+limit("mails", "15")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @locked("video:{video_id}", ttl=60, guard=guard, hold_at_least=1, cooldown=2, unique_for=60)
@@ -227,6 +242,7 @@ def small_features() -> None:
     assert_type(video_task(5), str)
     assert_type(pay(HttpRequest(), 5), HttpResponse)
     assert_type(lead("scheduler", schedule, ttl=15), int)
+    assert_type(lead("scheduler", schedule, stop=True), int)
     assert_type(cached_once("key", lambda: "value", 60, stale=5, wait=10), str)
 
 
