@@ -110,7 +110,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     # Misspelt
     ({"gaurd": GUARD}, "there is no option gaurd; did you mean guard? An attribute of your own"),
     ({"onconflict": "skip"}, "there is no option onconflict; did you mean on_conflict?"),
-    ({"lock_ttl_seconds": 5}, "there is no option lock_ttl_seconds; there are lock_name, lock_store"),
+    ({"lock_ttl_seconds": 5}, "there is no option lock_ttl_seconds; there are lock_name, lock_st"),
     ({"debounce_interval": 5}, "there is no option debounce_interval; there are lock_name"),
     ({"lock_expiry": 5}, "there is no option lock_expiry; there are lock_name"),
     ({"until_commit": True}, "there is no option until_commit; there are lock_name"),
