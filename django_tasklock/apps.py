@@ -62,13 +62,13 @@ def _load_tasks() -> Tasks:
     from .operators.work import CeleryMissing, Tasks
 
     try:
-        from .celery import explain, gone_messages, guarded, loading
+        from .celery import for_operators, loading
     except ImportError as error:
         raise CeleryMissing(error) from error
     loading.load_tasks()
     return Tasks(
-        guarded_tasks=guarded.guarded_tasks,
-        explain_call=explain.explain_call,
-        duplicate_of=explain.duplicate_of,
-        gone_messages=gone_messages.gone_messages,
+        guarded_tasks=for_operators.guarded_tasks,
+        explain_call=for_operators.explain_call,
+        duplicate_of=for_operators.duplicate_of,
+        gone_messages=for_operators.gone_messages,
     )

@@ -72,8 +72,8 @@ LATER = {
     "came_back": "celery.note:CameBack",
     "OPTIONS": "celery.options:OPTIONS",
     "check_call": "celery.option_checks:check_call",
-    "explain_call": "celery.explain:explain_call",
-    "duplicate_of": "celery.explain:duplicate_of",
+    "explain_call": "celery.for_operators:explain_call",
+    "duplicate_of": "celery.for_operators:duplicate_of",
     "check_tasks": "celery.checks:check_tasks",
 }
 REPLACED = {
@@ -267,13 +267,13 @@ def when_messages_are_sought(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[..., Any], Any], Any]
 ) -> None:
     """Have ``answer(seek, jobs)`` say which messages of reservations are gone."""
-    gone = import_module("django_tasklock.celery.gone_messages")
+    gone = import_module("django_tasklock.celery.for_operators")
     monkeypatch.setattr(gone, "gone_messages", partial(answer, gone.gone_messages))
 
 
 def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have messages be sought for so long."""
-    gone = import_module("django_tasklock.celery.gone_messages")
+    gone = import_module("django_tasklock.celery.for_operators")
     monkeypatch.setattr(gone, "SEEK_SECONDS", seconds)
 
 
