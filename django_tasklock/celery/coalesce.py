@@ -28,9 +28,8 @@ from .call import CALLED
 from .conflict import Conflict
 from .message import Message
 from .note import Skip
-from .requeue import wait_for_lock
+from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
-from .turns import LONGEST_DELAY_SECONDS
 
 # How long the follow-up's name is kept after its last check: it may be lost with its worker.
 NOTE_SECONDS = 60.0

@@ -10,7 +10,7 @@ import pytest
 
 from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import NANOSECONDS, Burst
-from django_tasklock.celery.turns import delay_until, next_turn
+from django_tasklock.celery.requeue import delay_until, next_turn
 
 
 def burst(last: float, first: float = 0, task_id: str = "a", kept: float = 0) -> Burst:
@@ -132,4 +132,4 @@ def test_the_next_turn(
 def test_a_message_comes_at_its_turn(
     turn: float | None, waited: float, longest: float, seconds: float
 ) -> None:
-    assert delay_until(turn, waited, longest, chance=0.8) == seconds
+    assert delay_until(turn, waited, longest, share=0.8) == seconds

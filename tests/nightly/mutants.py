@@ -704,7 +704,7 @@ MUTANTS = [Mutant(*each) for each in (
     ("of many changes of a note none is lost", "stores/base.py",
      "noting(Note(key, new, ttl), expect)", "noting(Note(key, new, ttl), ANY)",
      CONTRACT, "test_of_many_updates_none_is_lost"),
-    ("the messages of a lock come one after the other", "celery/turns.py",
+    ("the messages of a lock come one after the other", "celery/requeue.py",
      "after = step + (last if ", "after = step + (0.0 if ",
      "celery_tasks/test_bursts.py", "test_the_next_turn"),
     ("a later call of the burst replaces", "celery/debounce.py",
