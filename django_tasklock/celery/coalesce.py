@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
+from .._engine.history import reason_of
 from .._engine.lease import Lease
-from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
 from ..stores.records import MAX_TIMESTAMP_SECONDS, is_number

@@ -19,9 +19,8 @@ from celery.utils.time import maybe_iso8601
 from django.utils.functional import cached_property
 
 from .._compat.celery import is_broadcast
-from .._engine.history import note_event
+from .._engine.history import note_event, skipped
 from .._engine.keeper import keeper_of
-from .._engine.skipping import skipped
 from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
@@ -283,5 +282,5 @@ def skip(message: Message, why: Skip) -> Any:
             "%s is skipped: the run that sent it holds the lock %s, and nothing goes on with it. "
             'Use on_conflict="retry" or "coalesce"', message, message.name,
         )  # fmt: skip
-    names = task.lock_store, message.name, str(task.name), message.id
-    return skipped(*names, why.reason, why.holder)
+    owner = owner_record(str(task.name), message.id)
+    return skipped(task.locks.store, message.name, owner, why.reason, why.holder)
