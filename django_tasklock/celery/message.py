@@ -106,22 +106,12 @@ class Message:
         return self.named.name
 
     @property
-    def slots(self) -> int:
-        """How many calls with this lock may run at once. Raises as `named`."""
-        return self.named.slots
-
-    @property
     def permits(self) -> list[tuple[Limit, str, str]]:
         """Each limit of the task, with its name for this call, and the token of the permit, which
         the worker's main process knows too. Raises as `named`."""
         limits = zip(self.task.lock_limits, self.named.limits, strict=True)
         token = self.attempts.token
         return [(limit, name, token_from(token, at)) for at, (limit, name) in enumerate(limits)]
-
-    @property
-    def job(self) -> str:
-        """The names of the task and of the lock. Raises as `named`."""
-        return f"{self.task.name} {self.name}"
 
     @cached_property
     def reserved(self) -> dict[str, str]:
@@ -131,7 +121,7 @@ class Message:
             return {}
         key = self.ours.get(RESERVED)
         own = {key: self.id} if isinstance(key, str) else {}
-        return own | self.task.conflict.reserves(self.job, self.id, self.ours)
+        return own | self.task.conflict.reserves(self)
 
     @cached_property
     def handle(self) -> Handle | None:

@@ -67,7 +67,7 @@ def wait_for_lock(
     if error is not None and left <= 0:
         raise error
     waited = max(0.0, now - since)
-    delay = _turn(message, message.name, message.slots, holder, waited, longest)
+    delay = _turn(message, message.name, message.named.slots, holder, waited, longest)
     _wait(message, "held", min(delay, left), [since, message.request.retries or 0])
 
 

@@ -106,7 +106,7 @@ class Run:
         self.called = args, kwargs
         self.message = message = Message(task, task.request, args, kwargs)
         # What is the same for two calls that exclude each other.
-        self.lock = task.lock_store, message.name, message.slots > 1
+        self.lock = task.lock_store, message.name, message.named.slots > 1
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.conflict: Conflict = task.conflict  # Once it was refused, what counts for that.
@@ -163,7 +163,7 @@ class Run:
                         return self.perform(won)
                     wait = 0  # It has waited.
                     if won.held_by is not None and self.message.queued:
-                        wait_freely(self.message, won, self.message.name, self.message.slots)
+                        wait_freely(self.message, won, self.message.name, self.message.named.slots)
                     self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)
@@ -189,7 +189,7 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        how = task.how(wait, message.slots)
+        how = task.how(wait, message.named.slots)
         kind = AcquiringInQueue if message.queued else Acquiring
         return waited_for(message, kind(
             how, message.name, self.use,

@@ -77,9 +77,8 @@ A, B = FollowUp(10.0, "a"), FollowUp(20.0, "b")
 def test_the_follow_up_is_the_call_that_was_sent_last(
     named: FollowUp | None, refused: FollowUp, then: FollowUp | None
 ) -> None:
-    assert refused.over(named and named.text) == (then and then.text)
-    assert FollowUp.read(refused.text) == refused
-    assert json.loads(refused.text) == [refused.moment, refused.task_id]
+    assert refused.over(named and json.dumps(named)) == (then and json.dumps(then))
+    assert FollowUp.read(json.dumps([refused.moment, refused.task_id])) == refused
 
 
 @pytest.mark.parametrize(("ours", "moment"), [
