@@ -365,7 +365,7 @@ def follow_up(task: Any, name: str = "job:1") -> str | None:
 
 def shut_down_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no run of this process and its children learn of a shutdown that a test begins."""
-    monkeypatch.setattr("django_tasklock.celery.stopping._shared", bytearray(8))
+    monkeypatch.setattr("django_tasklock.celery.run._shared", bytearray(8))
 
 
 def in_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[], None]) -> None:
