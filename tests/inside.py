@@ -36,10 +36,10 @@ from django_tasklock._values import clock as clock
 from django_tasklock._values import owner as owner_module
 from django_tasklock._values import processes
 from django_tasklock._values.arguments import LONGEST_TTL_SECONDS as LONGEST_TTL_SECONDS
-from django_tasklock._values.event import KINDS as KINDS
-from django_tasklock._values.event import Event as Event
-from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle as read_handle
+from django_tasklock._values.lock_info import KINDS as KINDS
+from django_tasklock._values.lock_info import Event as Event
+from django_tasklock._values.lock_info import Kind
 from django_tasklock._values.owner import COOLING as COOLING
 from django_tasklock._values.owner import Owner as Owner
 from django_tasklock._values.owner import operator_record as operator_record

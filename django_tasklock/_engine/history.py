@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, Literal
 
 from .._values import clock
-from .._values.event import Event, Kind
-from .._values.lock_info import LockInfo, shown
+from .._values.lock_info import Event, Kind, LockInfo, shown
 from .._values.owner import HELD_BY, Owner, recorded
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
