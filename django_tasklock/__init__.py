@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ._engine.lock import LockContext, lock
     from ._engine.names import make_name
     from ._engine.service import AcquireAllOptions, AcquireOptions, LockOptions, LockService, locks
-    from ._values.event import Event
-    from ._values.lock_info import LockInfo
+    from ._values.lock_info import Event, LockInfo
     from ._values.owner import Owner
     from .exceptions import *
 
@@ -37,8 +36,7 @@ _HOMES = {
     "_engine.lock": "LockContext SkippingDecorator lock",
     "_engine.lease": "Lease",
     "_engine.names": "make_name",
-    "_values.event": "Event",
-    "_values.lock_info": "LockInfo",
+    "_values.lock_info": "Event LockInfo",
     "_values.owner": "Owner",
 }
 

@@ -59,16 +59,11 @@ def _check_servers(**_: Any) -> list[CheckMessage]:
 
 def _load_tasks() -> Tasks:
     # Only when it is needed: the web process of a site need not import its tasks.
-    from .operators.work import CeleryMissing, Tasks
+    from .operators.work import CeleryMissing
 
     try:
-        from .celery import explain, gone_messages, guarded, loading
+        from .celery import for_operators, loading
     except ImportError as error:
         raise CeleryMissing(error) from error
     loading.load_tasks()
-    return Tasks(
-        guarded_tasks=guarded.guarded_tasks,
-        explain_call=explain.explain_call,
-        duplicate_of=explain.duplicate_of,
-        gone_messages=gone_messages.gone_messages,
-    )
+    return for_operators

@@ -23,11 +23,11 @@ from django.utils.module_loading import autodiscover_modules
 
 from ._engine.acquiring import How
 from ._engine.decorator import Around
+from ._engine.history import SkipReason, reason_of, skipped
 from ._engine.keeper import keeper_of
 from ._engine.lock import Block
 from ._engine.names import bound_arguments, check_argument
 from ._engine.service import LockedOptions
-from ._engine.skipping import SkipReason, reason_of, skipped
 from ._engine.waiting import Steps
 from ._values.arguments import check_known, checked_name, checked_ttl
 from ._values.owner import Owner
@@ -285,7 +285,7 @@ class _Run(Block):
         """Return the marker of a run that is skipped."""
         for lease in self.leases:
             lease.cool(None)  # Nothing was done under it.
-        return skipped(self.how.store, self.name, reason=reason, holder=holder, **self.said)
+        return skipped(stores[self.how.store], self.name, self.record(), reason, holder)
 
 
 class NoContextBeforeTheRun:

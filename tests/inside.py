@@ -36,10 +36,10 @@ from django_tasklock._values import clock as clock
 from django_tasklock._values import owner as owner_module
 from django_tasklock._values import processes
 from django_tasklock._values.arguments import LONGEST_TTL_SECONDS as LONGEST_TTL_SECONDS
-from django_tasklock._values.event import KINDS as KINDS
-from django_tasklock._values.event import Event as Event
-from django_tasklock._values.event import Kind
 from django_tasklock._values.handle import read_handle as read_handle
+from django_tasklock._values.lock_info import KINDS as KINDS
+from django_tasklock._values.lock_info import Event as Event
+from django_tasklock._values.lock_info import Kind
 from django_tasklock._values.owner import COOLING as COOLING
 from django_tasklock._values.owner import Owner as Owner
 from django_tasklock._values.owner import operator_record as operator_record
@@ -72,8 +72,8 @@ LATER = {
     "came_back": "celery.note:CameBack",
     "OPTIONS": "celery.options:OPTIONS",
     "check_call": "celery.option_checks:check_call",
-    "explain_call": "celery.explain:explain_call",
-    "duplicate_of": "celery.explain:duplicate_of",
+    "explain_call": "celery.for_operators:explain_call",
+    "duplicate_of": "celery.for_operators:duplicate_of",
     "check_tasks": "celery.checks:check_tasks",
 }
 REPLACED = {
@@ -267,13 +267,13 @@ def when_messages_are_sought(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[..., Any], Any], Any]
 ) -> None:
     """Have ``answer(seek, jobs)`` say which messages of reservations are gone."""
-    gone = import_module("django_tasklock.celery.gone_messages")
+    gone = import_module("django_tasklock.celery.for_operators")
     monkeypatch.setattr(gone, "gone_messages", partial(answer, gone.gone_messages))
 
 
 def seek_messages_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have messages be sought for so long."""
-    gone = import_module("django_tasklock.celery.gone_messages")
+    gone = import_module("django_tasklock.celery.for_operators")
     monkeypatch.setattr(gone, "SEEK_SECONDS", seconds)
 
 
@@ -365,7 +365,7 @@ def follow_up(task: Any, name: str = "job:1") -> str | None:
 
 def shut_down_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no run of this process and its children learn of a shutdown that a test begins."""
-    monkeypatch.setattr("django_tasklock.celery.stopping._shared", bytearray(8))
+    monkeypatch.setattr("django_tasklock.celery.run._shared", bytearray(8))
 
 
 def in_pauses(monkeypatch: pytest.MonkeyPatch, pause: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from .._values.arguments import (
     LONGEST_TTL_SECONDS,
     checked_flag,
     checked_name,
+    checked_seconds,
     checked_text,
     checked_token,
     checked_ttl,
@@ -32,7 +33,7 @@ from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavaila
 from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Refusal
 from ..stores.waiter import Question
-from .cooling import Cooling, CoolingTimes, cooling_times
+from .cooling import Cooling, CoolingTimes
 from .history import note_event
 from .keeper import Keeper, keeper_of
 from .lease import Lease, Use
@@ -84,12 +85,9 @@ class How:
             checked_ttl(self.max_hold, "max_hold")
         if self.store != DEFAULT_ALIAS:
             checked_text(self.store, "store")
-        if self.renew is not True:
-            checked_flag(self.renew, "renew")
-        if self.reentrant is not False:
-            checked_flag(self.reentrant, "reentrant")
-        if self.exclusive is not False:
-            checked_flag(self.exclusive, "exclusive")
+        for option in ("renew", "reentrant", "exclusive"):
+            if type(getattr(self, option)) is not bool:
+                checked_flag(getattr(self, option), option)
         if self.until_commit is True:
             self.until_commit = DEFAULT_DB_ALIAS
         if self.until_commit is not False:
@@ -102,7 +100,7 @@ class How:
             raise ValueError("exclusive=True needs the slots of the others, such as slots=8")
         times = self.hold_at_least, self.cooldown, self.cooldown_after_error
         if times != (0, 0, 0):
-            self.cooling = cooling_times(*times)
+            self.cooling = CoolingTimes(*map(checked_seconds, times, CoolingTimes._fields))
 
     def refuse_async(self) -> None:
         """Raise `TypeError` if the lock cannot be taken on an event loop."""

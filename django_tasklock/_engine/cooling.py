@@ -13,10 +13,10 @@ comes back, and must not be refused because of its own dead run.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._values import clock
-from .._values.arguments import SHORTEST_TTL_SECONDS, checked_seconds
+from .._values.arguments import SHORTEST_TTL_SECONDS
 from ..exceptions import InvalidLockConfig
 from ..stores.base import BaseStore
 
@@ -43,15 +43,6 @@ def check_lasts(
             f"{what} must be at most {longest:g} s (LONGEST_TTL of the lock store "
             f"{store.alias!r}), not {seconds:g} s"
         )
-
-
-def cooling_times(*seconds: Any) -> CoolingTimes | None:
-    """Return the options, given in the order of `CoolingTimes`; None if all are 0.
-
-    Raises `TypeError` or `ValueError` unless each is a finite number >= 0, and no bool.
-    """
-    times = CoolingTimes(*map(checked_seconds, seconds, CoolingTimes._fields))
-    return times if any(times) else None
 
 
 class Cooling:

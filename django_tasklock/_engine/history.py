@@ -3,6 +3,8 @@
 Nothing is written for a lock that is taken and released without anybody in the way. For everything
 else the caller only appends to a queue, and the store's thread writes what has come together in a
 second. Events are for people who look later: those that cannot be written are dropped.
+
+The marker of a call of a task that is not run says the same as its event.
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from .._values import clock
-from .._values.event import Event, Kind
-from .._values.lock_info import LockInfo, shown
+from .._values.lock_info import Event, Kind, LockInfo, shown
 from .._values.owner import HELD_BY, Owner, recorded
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
@@ -32,6 +33,11 @@ BATCH_SECONDS = 1.0
 SHOWN = (
     "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots",
 )  # fmt: skip
+# Why a task was skipped; ``signals.OUTCOMES`` has them too.
+SkipReason = Literal[
+    "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
+    "invalid_state", "replaced",
+]  # fmt: skip
 
 
 def note_event(
@@ -96,3 +102,31 @@ def _event(
 def _for_people(owner: Mapping[str, Any] | Owner) -> Owner:
     read = partial(getattr, owner) if isinstance(owner, Owner) else owner.get
     return Owner(**{field: read(field) for field in SHOWN})
+
+
+def reason_of(holder: LockInfo) -> SkipReason:
+    """Return the reason of a call that is skipped because ``holder`` has its lock.
+
+    Only "already_processing" may mean that somebody does the work.
+    """
+    if holder.held_by is not None:
+        return "held_by_operator"
+    return "cooling_down" if holder.cooling else "already_processing"
+
+
+def skipped(
+    store: BaseStore, name: str, owner: dict[str, Any], reason: SkipReason, holder: Owner | None
+) -> dict[str, Any]:
+    """Note that a task is skipped, and return what it returns: plain JSON.
+
+    ``name`` is that of the lock, and ``holder`` who has it, or the task that does the work instead;
+    None: nobody. ``owner`` is the record of the skipped call.
+    """
+    note_event(store, "skipped", name, owner, holder=holder, reason=reason)
+    marker: dict[str, Any] = {
+        "status": "skipped", "reason": reason, "lock": name,
+        "holder": None if holder is None else holder.task_id,
+    }  # fmt: skip
+    if holder is not None and holder.held_by is not None:
+        marker |= {"held_by": holder.held_by, "hold_reason": holder.reason}
+    return marker

@@ -23,9 +23,8 @@ from .._values.arguments import (
     checked_ttl,
     is_token,
 )
-from .._values.event import Event
 from .._values.handle import read_handle
-from .._values.lock_info import LockInfo
+from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, operator_record, recorded
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS

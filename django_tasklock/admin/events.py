@@ -10,7 +10,7 @@ from django.utils.translation import gettext, gettext_noop
 from .._engine.service import LockService, locks
 from .._values.arguments import is_name
 from .._values.durations import duration
-from .._values.event import Event
+from .._values.lock_info import Event
 from .._values.owner import Owner
 from .._values.printable import printable
 from ..operators.holders import who

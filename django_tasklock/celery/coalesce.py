@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
+from .._engine.history import reason_of
 from .._engine.lease import Lease
-from .._engine.skipping import reason_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
 from ..stores.records import MAX_TIMESTAMP_SECONDS, is_number
@@ -28,9 +28,8 @@ from .call import CALLED
 from .conflict import Conflict
 from .message import Message
 from .note import Skip
-from .requeue import wait_for_lock
+from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
 from .run import Run, Step
-from .turns import LONGEST_DELAY_SECONDS
 
 # How long the follow-up's name is kept after its last check: it may be lost with its worker.
 NOTE_SECONDS = 60.0
@@ -59,10 +58,6 @@ class FollowUp(NamedTuple):
         as old as its call."""
         return cls(_moment(ours.get(CALLED)) or _moment(ours.get("sent")), recorded(task_id))
 
-    @property
-    def text(self) -> str:
-        return json.dumps(self)
-
     def replaces(self, other: FollowUp) -> bool:
         """Return whether it was sent later than another message."""
         return self > other and self.task_id != other.task_id
@@ -70,7 +65,7 @@ class FollowUp(NamedTuple):
     def over(self, text: str | None) -> str | None:
         """Return the note's text after this message was refused; None: it stays, for it names a
         message that was sent later."""
-        return None if FollowUp.read(text) > self else self.text
+        return None if FollowUp.read(text) > self else json.dumps(self)
 
 
 def _moment(number: Any) -> float:
@@ -85,7 +80,7 @@ class Leave(Step):
         # One that died in its body may run again, whatever came after its start.
         if not message.follows or message.attempts.note.starts:
             return
-        key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
+        key, mine = _key(message), FollowUp.of(message.id, message.ours)
         while (later := FollowUp.read(store.get_note(key))).replaces(mine):
             if not message.reserved:
                 raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
@@ -112,12 +107,12 @@ class Coalesce(Conflict):
         message.request.expires = None
         wait_for_lock(message, holder, longest=longest)
 
-    def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
-        return {_key(job): FollowUp.of(task_id, ours).text}
+    def reserves(self, message: Message) -> dict[str, str]:
+        return {_key(message): json.dumps(FollowUp.of(message.id, message.ours))}
 
 
-def _key(job: str) -> str:
-    return f"newest {job}"
+def _key(message: Message) -> str:
+    return f"newest {message.task.name} {message.name}"
 
 
 def _name(message: Message) -> bool:
@@ -125,12 +120,12 @@ def _name(message: Message) -> bool:
     if not (FollowUp.of(message.id, message.ours).moment or message.attempts.again):
         # Its sender does not know the task's class: then the order of the first refusals counts.
         message.ours[CALLED] = time.time()
-    key, mine = _key(message.job), FollowUp.of(message.id, message.ours)
-    message.reserved[key] = mine.text
+    key, mine = _key(message), FollowUp.of(message.id, message.ours)
+    message.reserved[key] = json.dumps(mine)
     named = FollowUp.read(message.task.locks.store.update_note(key, mine.over, NOTE_SECONDS))
     if named.task_id != mine.task_id:
         del message.reserved[key]
         return False
     # Perhaps another copy of it was first refused later.
-    message.reserved[key], message.ours[CALLED] = named.text, named.moment
+    message.reserved[key], message.ours[CALLED] = json.dumps(named), named.moment
     return True

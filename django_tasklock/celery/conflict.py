@@ -6,7 +6,7 @@ The conflicts themselves are in ``conflicts.py``, a class each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -44,7 +44,7 @@ class Conflict:
         """Return the context of the body. At its end it raises what ends the run instead."""
         return nullcontext()
 
-    def reserves(self, job: str, task_id: str, ours: Mapping[str, Any]) -> dict[str, str]:
-        """Return the keys of the store, and their texts, that a message with this id and header of
-        ours may reserve when it is refused. ``job``: the names of its task and its lock."""
+    def reserves(self, message: Any) -> dict[str, str]:
+        """Return the keys of the store, and their texts, that the message may reserve when it is
+        refused."""
         return {}

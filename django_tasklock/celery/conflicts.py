@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from .._engine.skipping import reason_of
+from .._engine.history import reason_of
 from .._values.lock_info import LockInfo
 from .._values.signatures import taken_by
 from ..exceptions import LockNotAcquired

@@ -53,7 +53,7 @@ class Handing(Step):
         message, task, handle = run.message, run.task, run.message.handle
         if handle is None or handle.alias != task.lock_store:
             return None
-        if not _is_of(handle.name, handle.slots, message.name, message.slots):
+        if not _is_of(handle.name, handle.slots, message.name, message.named.slots):
             return None
         owner, template = run.use.record(), task.naming.template
         lease = task.locks.try_adopt(str(handle), run.use, owner, task.how(), template)

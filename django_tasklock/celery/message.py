@@ -19,9 +19,8 @@ from celery.utils.time import maybe_iso8601
 from django.utils.functional import cached_property
 
 from .._compat.celery import is_broadcast
-from .._engine.history import note_event
+from .._engine.history import note_event, skipped
 from .._engine.keeper import keeper_of
-from .._engine.skipping import skipped
 from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
@@ -107,22 +106,12 @@ class Message:
         return self.named.name
 
     @property
-    def slots(self) -> int:
-        """How many calls with this lock may run at once. Raises as `named`."""
-        return self.named.slots
-
-    @property
     def permits(self) -> list[tuple[Limit, str, str]]:
         """Each limit of the task, with its name for this call, and the token of the permit, which
         the worker's main process knows too. Raises as `named`."""
         limits = zip(self.task.lock_limits, self.named.limits, strict=True)
         token = self.attempts.token
         return [(limit, name, token_from(token, at)) for at, (limit, name) in enumerate(limits)]
-
-    @property
-    def job(self) -> str:
-        """The names of the task and of the lock. Raises as `named`."""
-        return f"{self.task.name} {self.name}"
 
     @cached_property
     def reserved(self) -> dict[str, str]:
@@ -132,7 +121,7 @@ class Message:
             return {}
         key = self.ours.get(RESERVED)
         own = {key: self.id} if isinstance(key, str) else {}
-        return own | self.task.conflict.reserves(self.job, self.id, self.ours)
+        return own | self.task.conflict.reserves(self)
 
     @cached_property
     def handle(self) -> Handle | None:
@@ -283,5 +272,5 @@ def skip(message: Message, why: Skip) -> Any:
             "%s is skipped: the run that sent it holds the lock %s, and nothing goes on with it. "
             'Use on_conflict="retry" or "coalesce"', message, message.name,
         )  # fmt: skip
-    names = task.lock_store, message.name, str(task.name), message.id
-    return skipped(*names, why.reason, why.holder)
+    owner = owner_record(str(task.name), message.id)
+    return skipped(task.locks.store, message.name, owner, why.reason, why.holder)

@@ -18,10 +18,9 @@ from .._values.lock_info import LockInfo
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
 from .note import CameBack
-from .requeue import come_back
+from .requeue import FIRST_DELAY_SECONDS, come_back
 from .row import is_own_loss
 from .run import Again, Run, Step
-from .turns import FIRST_DELAY_SECONDS
 
 logger = logging.getLogger("django_tasklock")
 

@@ -269,7 +269,7 @@ class LockedRequest(WorkerRequest):
         tokens = {ours.attempts.token, handle and handle.token}
         try:
             permits = [self._lease(name, limit.n, {token}) for limit, name, token in ours.permits]
-            return [*permits, self._lease(ours.name, ours.slots, tokens)]
+            return [*permits, self._lease(ours.name, ours.named.slots, tokens)]
         except (TypeError, ValueError):
             return [None]  # The arguments give no valid name, so the run has never held a lock.
 

@@ -2,37 +2,48 @@
 
 A special behaviour is one file with one `Step`, which is asked at a named point. What ends a
 message is an exception: `Skip`, Celery's `Ignore` and `Reject`, or an error.
+
+A run that waits for its lock leaves its worker free to shut down. A warm shutdown waits for the
+runs, and one that waits for a lock may take for ever. It has begun nothing, so its message goes
+back to the queue, and another worker waits on. The main process is told to shut down, and its pool
+children are not. They share memory with it, which was there before they were forked.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
 from celery.exceptions import TaskPredicate
+from celery.signals import worker_shutting_down
 
 from .._engine.acquiring import Acquiring
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._engine.stopping import call_until_lost
+from .._engine.waiting import Pause, Steps, blocking
+from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import INSIDE
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
-from ..stores.base import Note
+from ..stores.base import Grant, Note, Refusal
 from .call import Call, Send
 from .conflict import Conflict
 from .message import Message, skip, tell
 from .note import RowTaken, Skip
-from .requeue import come_back, retry_or_raise, wait_for_store, wait_freely
+from .requeue import come_back, leave_worker, retry_or_raise, wait_for_store, wait_freely
 from .row import Row
-from .stopping import waited_for
 
 logger = logging.getLogger("django_tasklock")
 
+# How often a run that waits looks whether its worker shuts down.
+LOOK_SECONDS = 0.25
 # How long a message waits for a run of the same task id, which may just be ending.
 OWN_RUN_WAIT_SECONDS = 1.0
 # How often a message is judged at most; each new one needs another run of it that starts or ends at
@@ -106,7 +117,7 @@ class Run:
         self.called = args, kwargs
         self.message = message = Message(task, task.request, args, kwargs)
         # What is the same for two calls that exclude each other.
-        self.lock = task.lock_store, message.name, message.slots > 1
+        self.lock = task.lock_store, message.name, message.named.slots > 1
         self.row = Row(message)
         self.steps: Sequence[Step] = task.steps
         self.conflict: Conflict = task.conflict  # Once it was refused, what counts for that.
@@ -163,7 +174,7 @@ class Run:
                         return self.perform(won)
                     wait = 0  # It has waited.
                     if won.held_by is not None and self.message.queued:
-                        wait_freely(self.message, won, self.message.name, self.message.slots)
+                        wait_freely(self.message, won, self.message.name, self.message.named.slots)
                     self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)
@@ -189,7 +200,7 @@ class Run:
 
     def _acquire(self, wait: float | None) -> Lease | LockInfo:
         task, message = self.task, self.message
-        how = task.how(wait, message.slots)
+        how = task.how(wait, message.named.slots)
         kind = AcquiringInQueue if message.queued else Acquiring
         return waited_for(message, kind(
             how, message.name, self.use,
@@ -296,3 +307,45 @@ class Run:
 
 # The runs around this code, the innermost last.
 runs: ContextVar[tuple[Run, ...]] = ContextVar("tasklock_runs", default=())
+
+
+# The pid of the main process that shuts down. Other workers may have been forked with the same.
+_shared = mmap.mmap(-1, 8)
+
+
+class _ShutsDown(Exception):
+    """The worker of a run that waits shuts down."""
+
+
+def waited_for(message: Message, steps: Steps[Lease | LockInfo]) -> Lease | LockInfo:
+    """Make the steps of an acquire, for a run of this message. Returns and raises what they do; at
+    a shutdown of the worker it raises what `leave_worker` raises."""
+    try:
+        return blocking(steps, _wait if message.queued else Pause.wait)
+    except _ShutsDown:
+        leave_worker(message)
+
+
+def _wait(pause: Pause) -> Grant | Refusal | None:
+    """As `Pause.wait`, in slices. Raises `_ShutsDown`."""
+    until, waiter = clock.now() + pause.seconds, pause.waiter
+    while True:
+        if int.from_bytes(_shared[:], "big") in (os.getpid(), os.getppid()):
+            raise _ShutsDown
+        left = until - clock.now()
+        news = pause._replace(seconds=min(left, LOOK_SECONDS)).wait()
+        ends = pause.watched or left <= LOOK_SECONDS or (waiter is not None and waiter.cut)
+        if news is not None or ends:
+            return news
+
+
+@worker_shutting_down.connect
+def _shut_down(**_: object) -> None:
+    # Here, because only a worker is to import it.
+    from .._compat.celery_worker import active_requests
+
+    _shared[:] = os.getpid().to_bytes(8, "big")
+    # If they do not end in time, that is no death of theirs.
+    for request in active_requests():
+        if hasattr(request, "take_back"):
+            request.take_back()

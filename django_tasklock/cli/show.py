@@ -12,8 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
 from .._values.durations import duration
-from .._values.event import Event
-from .._values.lock_info import LockInfo
+from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
 from ..exceptions import StoreUnavailable

@@ -60,24 +60,25 @@ class Explanation:
     limits: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Tasks:
-    """What the Celery room answers, once the modules with tasks are imported.
+class Tasks(Protocol):
+    """What the Celery room answers, once the modules with tasks are imported: a module of it."""
 
-    * ``guarded_tasks()``: every task that has a guard, by name.
-    * ``explain_call(task, args, kwargs)``: explains a call; None if no such task takes a lock.
-      Raises `TypeError` or `ValueError` for arguments that do not fit.
-    * ``duplicate_of(explanation)``: the task id, or the lease of the run, of which the call would
-      be a duplicate now; None if it would be sent. Raises `StoreUnavailable`.
-    * ``gone_messages(jobs)``: each job whose message is known to have ended, with True; or, with
-      False, is in no known queue and with no worker that answers. It may ask the workers, for some
-      seconds.
-    """
+    def guarded_tasks(self) -> Iterable[Work]:
+        """Return every task that has a guard, by name."""
 
-    guarded_tasks: Callable[[], Iterable[Work]]
-    explain_call: Callable[[str, Sequence[Any], Mapping[str, Any]], Explanation | None]
-    duplicate_of: Callable[[Explanation], str | LockInfo | None]
-    gone_messages: Callable[[Sequence[QueuedJob]], Iterable[tuple[QueuedJob, bool]]]
+    def explain_call(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Explanation | None:
+        """Explain a call of a task; None if no such task takes a lock. Raises `TypeError` or
+        `ValueError` for arguments that do not fit."""
+
+    def duplicate_of(self, explanation: Explanation) -> str | LockInfo | None:
+        """Return the task id, or the lease of the run, of which the call would be a duplicate now;
+        None if it would be sent. Raises `StoreUnavailable`."""
+
+    def gone_messages(self, jobs: Sequence[QueuedJob]) -> Iterable[tuple[QueuedJob, bool]]:
+        """Return each job whose message is known to have ended, with True; or, with False, is in no
+        known queue and with no worker that answers. It may ask the workers, for some seconds."""
 
 
 # What imports the modules with tasks: set when Django sets the app up.

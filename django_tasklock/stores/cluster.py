@@ -20,7 +20,7 @@ from redis.connection import parse_url
 
 from .._compat.native_threads import this_thread
 from .._values import clock
-from .._values.event import Event
+from .._values.lock_info import Event
 from .._values.tokens import chance
 from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from .._values.event import Event
-from .._values.lock_info import LockInfo
+from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner
 from ..conf import StoreSettings
 from ..exceptions import ListingNotSupported

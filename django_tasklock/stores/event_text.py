@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
-from .._values.event import KINDS, Event
+from .._values.lock_info import KINDS, Event
 from .._values.owner import Owner
 from .._values.slots import LARGEST_SLOTS, base_of
 from .records import is_number

@@ -12,8 +12,8 @@ from weakref import WeakSet, WeakValueDictionary
 
 from .._compat.native_threads import new_rlock
 from .._values import clock
-from .._values.event import Event
 from .._values.interruptions import Bell
+from .._values.lock_info import Event
 from .._values.owner import SINCE, Owner
 from .._values.processes import OfProcess
 from .._values.slots import base_of

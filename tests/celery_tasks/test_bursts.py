@@ -10,7 +10,7 @@ import pytest
 
 from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import NANOSECONDS, Burst
-from django_tasklock.celery.turns import delay_until, next_turn
+from django_tasklock.celery.requeue import delay_until, next_turn
 
 
 def burst(last: float, first: float = 0, task_id: str = "a", kept: float = 0) -> Burst:
@@ -77,9 +77,8 @@ A, B = FollowUp(10.0, "a"), FollowUp(20.0, "b")
 def test_the_follow_up_is_the_call_that_was_sent_last(
     named: FollowUp | None, refused: FollowUp, then: FollowUp | None
 ) -> None:
-    assert refused.over(named and named.text) == (then and then.text)
-    assert FollowUp.read(refused.text) == refused
-    assert json.loads(refused.text) == [refused.moment, refused.task_id]
+    assert refused.over(named and json.dumps(named)) == (then and json.dumps(then))
+    assert FollowUp.read(json.dumps([refused.moment, refused.task_id])) == refused
 
 
 @pytest.mark.parametrize(("ours", "moment"), [
@@ -132,4 +131,4 @@ def test_the_next_turn(
 def test_a_message_comes_at_its_turn(
     turn: float | None, waited: float, longest: float, seconds: float
 ) -> None:
-    assert delay_until(turn, waited, longest, chance=0.8) == seconds
+    assert delay_until(turn, waited, longest, share=0.8) == seconds

@@ -21,8 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_tasklock import locks
-from django_tasklock._values.event import Event
-from django_tasklock._values.lock_info import LockKeys, kept_key
+from django_tasklock._values.lock_info import Event, LockKeys, kept_key
 from django_tasklock._values.owner import Owner, operator_record, owner_record
 from django_tasklock._values.tokens import new_token
 from django_tasklock.celery.debounce import Burst

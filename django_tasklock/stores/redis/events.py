@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from ..._values.event import Event
+from ..._values.lock_info import Event
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..event_text import event_of, is_about, text_of, text_of_task_id

@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..._values import clock
-from ..._values.event import Event
-from ..._values.lock_info import LockKeys
+from ..._values.lock_info import Event, LockKeys
 from ..._values.owner import SINCE, Owner
 from ..._values.slots import base_of
 from ...conf import StoreSettings
