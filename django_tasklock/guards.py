@@ -339,7 +339,7 @@ class GuardedRow:
 
     def leave(self, lease: Any, error: BaseException) -> None:
         """Give the row of a run that ends with an error its status. Raises nothing."""
-        if self.fence is None and lease is not None and not lease.held:
+        if self.fence is None and lease is not None and not lease.lasts:
             return  # It may be another run's. The next one can claim it as it is.
         guard, again = self.guard, self.comes_again(lease, error)
         try:

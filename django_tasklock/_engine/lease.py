@@ -288,11 +288,11 @@ class Lease:
     def recall_for(self, later_call: Callable[[], str]) -> None:
         """Recall the holder once there is a later call: `held` is False then. The renewal thread
         asks for the call's task id once a second, until `end_recall`; "": there is none."""
-        own, found = self._own, list[str]()
+        own, found, jobs = self._own, list[str](), self._keeper.jobs
         own.recalled = found
 
         def look() -> float | None:
-            if own.state != HELD:
+            if own.state != HELD or jobs.hurries:
                 return None
             if not (task_id := later_call()):
                 return RECALL_SECONDS
@@ -300,7 +300,7 @@ class Lease:
             found.append(task_id)
             return None if own.alarm is None else own.alarm()
 
-        self._keeper.jobs.later(look, RECALL_SECONDS)
+        jobs.later(look, RECALL_SECONDS)
 
     def end_recall(self) -> str:
         """The holder has ended, and is not recalled any more. Returns the task id of the call that

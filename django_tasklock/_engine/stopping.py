@@ -20,7 +20,6 @@ from typing import Any
 from .._compat.native_threads import are_patched
 from ..exceptions import InvalidLockConfig
 from .lease import Lease
-from .own_token import LOST
 
 # What ends a call: its body, or its loss, of which nothing, or everything, was sent by now.
 BODY, LOSS, SENT = "", "loss", "sent"
@@ -53,11 +52,19 @@ def call_until_lost(lease: Lease, body: Callable[[], Any]) -> Any:
         with call, call, call:
             call.begin()
             lease.assert_held()
-            return body()
+            result = body()
     except (Stop, Exception):
-        if lease._own.state == LOST or lease._own.recalled:
+        if call.stopped:
             lease.assert_held()
         raise  # It is of a call around this one, or the body's own.
+    if call.stopped:
+        lease.assert_held()  # The body has caught it, and something in it was cut short.
+    return result
+
+
+def go_on(lease: Lease) -> None:
+    """What is sent now goes on with the work: the call is not stopped any more."""
+    lease._own.alarm = None
 
 
 class _Call:
@@ -67,12 +74,17 @@ class _Call:
         self.lease = lease
         self.thread = threading.get_ident()
         self.in_main = self.thread == threading.main_thread().ident
-        self.before: Any = signal.getsignal(signal.SIGUSR2)
+        self.before: Any = signal.getsignal(signal.SIGUSR2) or signal.SIG_DFL
         # "end": what ends it; "alarm": which alarm counts: who says so first decides. "due": the
         # handler is to raise.
         self.said: dict[str, object] = {}
 
     def __enter__(self) -> None: ...
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `Stop` was raised."""
+        return self.said.get("end", BODY) != BODY
 
     def begin(self) -> None:
         """Have it end with its lease. In the block, as an interrupted ``__enter__`` has no exit."""
@@ -94,6 +106,7 @@ class _Call:
         if self.said.setdefault("alarm", mine := object()) is not mine:
             return
         if threading.get_ident() == self.thread:
+            self.said["end"] = SENT
             raise Stop
         if self.said.setdefault("end", LOSS):
             if self.in_main:

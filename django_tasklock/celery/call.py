@@ -103,7 +103,7 @@ class Call:
         given = self.task.request.__dict__.get(HEADER) if self.own else None
         if given:
             ours |= {BESIDE: given.get(BESIDE), CALLED: given.get(CALLED) or given.get("sent")}
-            if self.options.get("retries") and self.task.conflict.replaces:
+            if self.task.conflict.replaces:
                 ours[MOMENT] = given.get(MOMENT)
             self.options.setdefault(SERIALIZER, given.get(SERIALIZER) or self.task.serializer)
         with suppress(Exception):  # Its run calls the project's function, and says what is wrong.
@@ -150,7 +150,7 @@ def named_by(task: TaskOptions, ours: Any) -> Names | None:
     """Return what a message locks and reserves, by its own header; None if that is not valid. A
     number of slots that does not depend on the call is the task's of now."""
     now = type(task).lock_slots
-    with suppress(TypeError, ValueError, KeyError):
+    with suppress(TypeError, ValueError, KeyError, AttributeError):
         slots = checked_slots(ours["slots"], "slots") if callable(now) else now
         limits = [checked_name(name) for name in ours.get("limits", ())]
         if len(limits) == len(task.lock_limits):

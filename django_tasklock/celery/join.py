@@ -52,6 +52,8 @@ class Joining(Step):
         state = states.PENDING if was_before(meta.get("date_done"), since) else meta["status"]
         if state == states.SUCCESS:
             raise Skip("joined", joined=(task_id, meta["result"]))
+        if state == states.RETRY:
+            leave_worker(message, LONGEST)
         if (holder := task.locks.store.find(message.name)) and holder.owner.alive() is False:
             holder = None  # Perhaps its message comes back. Who asks for the lock takes it over.
         if holder is None and state not in states.READY_STATES and looks < LOOKS:

@@ -175,7 +175,8 @@ class Run:
                     wait = 0  # It has waited.
                     if won.held_by is not None and self.message.queued:
                         wait_freely(self.message, won, self.message.name, self.message.named.slots)
-                    self.conflict = self.task.conflict.chosen(self, won)
+                    if not (self.message.queued and self.message.is_by(won)):
+                        self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)
                     return self.conflict.refused(self, won)
@@ -291,7 +292,7 @@ class Run:
             except RowTaken:
                 pass
         if task.on_outage != "raise" and message.queued:
-            if isinstance(error, AWAY):
+            if isinstance(error, AWAY) and task.guard:
                 logger.warning("%s could not claim its row %s now: %s", message, self.row, error)
             wait_for_store(message)
         raise error

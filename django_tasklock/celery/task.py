@@ -11,7 +11,7 @@ from celery.exceptions import Reject
 from django.utils.functional import cached_property
 
 from .._engine.lease import Lease
-from .._engine.stopping import check_can_stop
+from .._engine.stopping import check_can_stop, go_on
 from ..conf import warn_unless_installed
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
 from .conflict import Conflict
@@ -226,6 +226,8 @@ class LockedTask(TaskOptions):
         run = self._run
         if run is not None and run.message.origin is Origin.LATE and not run.lease.detached:
             run.lease.assert_held()
+        if run is not None and isinstance(run.lease, Lease):
+            go_on(run.lease)
         try:
             yield
         except raised as error:

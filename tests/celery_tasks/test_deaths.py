@@ -263,6 +263,14 @@ def test_a_message_whose_lock_was_named_by_its_row_keeps_the_name(room: Mailroom
     assert task.delay(1).id != first.id
 
 
+def test_a_retry_with_other_arguments_names_its_lock(room: Mailroom) -> None:
+    def other(self: Any, job: Any) -> None:
+        raise self.retry(args=(2,), countdown=0)
+
+    room.deliver(room.message(other))
+    assert room.take().ours["name"] == "job:2"
+
+
 def test_a_message_says_its_slots_only_if_they_depend_on_the_call(room: Mailroom) -> None:
     message = room.message(lock_slots=3)
     task: Any = room.app.tasks[message.task]

@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import LockInfo, LockNotAcquired, lock
-from tests.mailroom import Mailroom, Runs
+from tests.mailroom import Mailroom, Runs, elsewhere
 from tests.steps import LONG, taken
 
 ANSWERS = {"skip": "SUCCESS", "retry": "IGNORED", "raise": "FAILURE", "run": "SUCCESS"}
@@ -63,6 +63,18 @@ def test_it_gets_the_arguments_that_it_takes_with_their_defaults(room: Mailroom)
     for decide in (some, all_of_them):
         room.task(on_conflict=decide)(1)
     assert given == [None, {"job": 1, "other": None}]
+
+
+def test_a_redelivery_waits_for_its_own_run_whatever_it_would_say(room: Mailroom) -> None:
+    seen: list[Any] = []
+
+    def work(self: Any, job: Any) -> str:
+        seen.append(elsewhere(room, message, redelivered=True)[0])
+        return "done"
+
+    message = room.message(work, on_conflict=lambda holder: 1 / 0, acks_late=True)
+    assert room.deliver(message) == ("SUCCESS", "done")
+    assert (seen, room.ids()) == (["IGNORED"], [message.id])
 
 
 def broken(holder: LockInfo) -> str:

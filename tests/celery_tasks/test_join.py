@@ -253,6 +253,26 @@ def test_redeliveries_of_the_run_and_of_those_that_joined_it_do_nothing(room: Ma
     assert runs == [message.id]
 
 
+def test_those_that_met_a_run_wait_for_its_retry(room: Mailroom) -> None:
+    def tries_again(self: Any, job: Any) -> Any:
+        if not self.request.retries:
+            task.delay(job)
+            elsewhere(room, room.take())
+            self.retry(countdown=0)
+        return self.request.id
+
+    runs = Runs(tries_again)
+    task = room.task(runs, on_conflict="join")
+    first = task.delay(1)
+    room.deliver(room.take())
+    (joined,) = [each for each in room.ids() if each != first.id]
+    for _ in range(6):
+        assert room.deliver(room.take(joined))[0] == "IGNORED"
+    assert room.deliver(room.take(first.id)) == ("SUCCESS", first.id)
+    assert room.deliver(room.take(joined)) == ("SUCCESS", first.id)
+    assert runs == [first.id] * 2
+
+
 def test_a_retry_of_a_call_that_had_joined_a_run_does_not_look_for_its_result(
     room: Mailroom,
 ) -> None:

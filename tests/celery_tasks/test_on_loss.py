@@ -34,6 +34,36 @@ def test_its_message_comes_back_and_is_done(room: Mailroom, row: Job, fence: str
     assert status(row) == "done"
 
 
+def swallows(self: Any, job: Any) -> str:
+    with suppress(BaseException):
+        goes_on(self, job)
+    return "half done"
+
+
+@FENCES
+def test_a_body_that_catches_it_is_not_taken_for_one_that_is_done(
+    room: Mailroom, row: Job, fence: str | None
+) -> None:
+    room.task(Runs(swallows, None), acks_late=True, guard=job_guard(fence), **STOPS).delay(row.pk)
+    assert room.states() == ["IGNORED", "SUCCESS"]
+    assert status(row) == "done"
+
+
+def test_what_has_sent_a_retry_is_not_stopped_and_sends_no_second_one(room: Mailroom) -> None:
+    def clears_up(self: Any, job: Any) -> None:
+        lease = self.lease
+        try:
+            self.retry(countdown=0)
+        finally:
+            assert locks.clear(lease.name)
+            until(lambda: not lease.held)
+
+    runs = Runs(clears_up, None)
+    room.task(runs, acks_late=True, **STOPS).delay(1)
+    assert room.states() == ["RETRY", "SUCCESS"]
+    assert len(runs) == 2
+
+
 @HOW
 @pytest.mark.parametrize(("fence", "left"), [("lock_fence", "queued"), (None, "working")])
 def test_a_direct_call_raises_and_its_row_can_be_claimed_again(

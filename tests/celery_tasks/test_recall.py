@@ -47,7 +47,7 @@ def asserts(task: Any, job: Any) -> None:
     ids=["assert_held", "another error", "retry", "returns"],
 )
 @FENCES
-def test_a_run_that_is_replaced_ends_and_counts_as_one_that_never_ran(
+def test_a_run_that_is_replaced_ends_as_one_that_never_ran(
     room: Mailroom, row: Job, ends: Any, late: bool, fence: str | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -105,6 +105,22 @@ def test_with_on_loss_stop_it_ends_there_once(room: Mailroom, row: Job) -> None:
     locks.clear(f"job:{row.pk}")
     assert room.deliver(newest)[0] == "SUCCESS"
     assert (len(runs), status(row)) == (2, "done")
+
+
+def test_the_row_of_a_guarded_call_in_a_run_that_is_replaced_is_open_again(
+    room: Mailroom, row: Job
+) -> None:
+    def recalled_inside(task: Any, job: Any) -> None:
+        outer.delay(job)
+        until(lambda: not task.lease.held, "the recall")
+        task.lease.assert_held()
+
+    inner = room.task(recalled_inside, guard=job_guard(None))
+    outer, _ = replacing(room, lambda task, job: inner(job), None)
+    outer.delay(row.pk)
+    outcome = room.deliver(room.take())
+    replaced_by(outcome, room.ids()[0])
+    assert status(row) == "queued"
 
 
 def test_until_its_body_has_ended_it_keeps_and_renews_the_lock(room: Mailroom) -> None:

@@ -3,6 +3,8 @@ replaced is in ``test_recall.py``; workers are in ``tests/hard_cases``."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from django_tasklock import LockNotAcquired, lock
@@ -66,6 +68,24 @@ def test_a_retry_is_as_old_as_its_call(room: Mailroom) -> None:
     room.deliver(room.take(newest))
     replaced_by(room.deliver(room.take(old)), newest)
     assert (runs, room.waiting()) == ([old, newest, newest], [])
+
+
+def test_what_replaces_an_older_run_is_as_old_as_that(room: Mailroom) -> None:
+    """`Task.replace`, by a call of the same task."""
+    order: list[Any] = []
+
+    def body(self: Any, job: Any, step: int) -> None:
+        order.append(step)
+        if step == 1:
+            raise self.replace(self.s(job, 11))
+
+    task = room.register(body, bind=True, lock_name="job:{job}", on_conflict="replace")
+    task.delay(1, 1)
+    room.deliver(room.take())
+    newest = task.delay(1, 2)
+    room.deliver(room.take(newest.id))
+    room.work_off()
+    assert order == [1, 2]
 
 
 def test_of_runs_that_died_the_older_one_is_skipped_and_the_newest_runs_again(
