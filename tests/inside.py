@@ -360,8 +360,7 @@ def deaths_of(request: Any) -> int:
 
 def follow_up(task: Any, name: str = "job:1") -> str | None:
     """What the store's note says of the follow-up of runs under this lock."""
-    message = SimpleNamespace(task=task, name=name, id="", ours={})
-    reserved = task.conflict.reserves(message)
+    reserved = task.conflict.reserves(SimpleNamespace(task=task, name=name, id="", ours={}))
     return next((task.locks.store.get_note(key) for key in reserved), None)
 
 
@@ -398,8 +397,9 @@ def usual_options() -> dict[str, Any]:
 def name_follow_up(task: Any, message: Any) -> str:
     """Have the store's note name this message of a mailroom as the follow-up of the runs under its
     lock (``on_conflict="coalesce"``). Returns the note's key."""
-    job = f"{task.name} {message.ours['name']}"
-    ((key, text),) = task.conflict.reserves(job, message.id, message.ours).items()
+    ours = message.ours
+    seen = SimpleNamespace(task=task, name=ours["name"], id=message.id, ours=ours)
+    ((key, text),) = task.conflict.reserves(seen).items()
     assert task.locks.store.reserve(key, text, 60.0) is None
     return str(key)
 
