@@ -82,6 +82,7 @@ task("choice", guard("videos.Channel", to="proccessing"))
 task("no_store", None, lock_store="nowhere")
 task("alone", guard(), on_outage="run")
 task("beside", guard(), on_conflict="run")
+task("decides", guard(), on_conflict=lambda holder: "run")
 task("no_fences", guard(fence_field="fence"), on_conflict="run")
 task("fenced", guard(fence_field="fence"), on_conflict="run", lock_store="redis")
 task("early", guard(), acks_late=None)
@@ -127,13 +128,14 @@ FOUND = {
     "small_fence": ("E005", "the fence field "),
     "choice": ("E005", "has no choice 'proccessing'"),
     "long": ("E005", "its max_length is 20"),
-    "no_base": ("E008", "no base class of it reads lock_name, on_conflict, guard: it runs without"),
+    "no_base": ("E008", "no base class of it reads lock_name, guard, on_conflict: it runs without"),
     "by_class": ("E008", "no base class of it reads guard: it runs without a lock"),
     "no_results": ("E009", 'on_conflict="join" needs a result_backend that keeps its results.'),
     "early": ("W009", "it has a guard and no acks_late: "),
     "made": ("W009", "it has a guard and no acks_late: "),
     "alone": ("W010", "it may run without its lock, and no fence keeps its row"),
     "beside": ("W010", "it may run without its lock, and no fence keeps its row"),
+    "decides": ("W010", "it may run without its lock, and no fence keeps its row"),
     "no_fences": ("W010", "it may run without its lock, and no fence keeps its row"),
 }
 NO_MODULE = "import no_such_library\n"

@@ -4,6 +4,7 @@ replaced is in ``test_recall.py``; workers are in ``tests/hard_cases``."""
 from __future__ import annotations
 
 import pytest
+from celery.worker.state import revoked
 
 from django_tasklock import LockNotAcquired, lock
 from tests.app.models import Job
@@ -66,6 +67,15 @@ def test_a_retry_is_as_old_as_its_call(room: Mailroom) -> None:
     room.deliver(room.take(newest))
     replaced_by(room.deliver(room.take(old)), newest)
     assert (runs, room.waiting()) == ([old, newest, newest], [])
+
+
+def test_a_newest_call_that_is_revoked_has_replaced_the_others(room: Mailroom) -> None:
+    task, runs = replacing(room)
+    old, newest = [task.delay(1) and room.take() for _ in range(2)]
+    revoked.add(newest.id)
+    assert room.received(newest).revoked()
+    replaced_by(room.deliver(old), newest.id)
+    assert runs == []
 
 
 def test_of_runs_that_died_the_older_one_is_skipped_and_the_newest_runs_again(
