@@ -82,6 +82,7 @@ task("choice", guard("videos.Channel", to="proccessing"))
 task("no_store", None, lock_store="nowhere")
 task("alone", guard(), on_outage="run")
 task("beside", guard(), on_conflict="run")
+task("decides", guard(), on_conflict=lambda holder: "run")
 task("no_fences", guard(fence_field="fence"), on_conflict="run")
 task("fenced", guard(fence_field="fence"), on_conflict="run", lock_store="redis")
 task("early", guard(), acks_late=None)
@@ -134,6 +135,7 @@ FOUND = {
     "made": ("W009", "it has a guard and no acks_late: "),
     "alone": ("W010", "it may run without its lock, and no fence keeps its row"),
     "beside": ("W010", "it may run without its lock, and no fence keeps its row"),
+    "decides": ("W010", "it may run without its lock, and no fence keeps its row"),
     "no_fences": ("W010", "it may run without its lock, and no fence keeps its row"),
 }
 NO_MODULE = "import no_such_library\n"

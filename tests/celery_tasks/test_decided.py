@@ -77,6 +77,17 @@ def test_a_redelivery_waits_for_its_own_run_whatever_it_would_say(room: Mailroom
     assert (seen, room.ids()) == (["IGNORED"], [message.id])
 
 
+@pytest.mark.parametrize("answer", ["skip", "retry"])
+def test_a_message_keeps_what_it_has_reserved_for_as_long_as_it_waits(
+    room: Mailroom, answer: str
+) -> None:
+    task = room.task(on_conflict=lambda holder: answer, unique_while="queued")
+    first = task.delay(1)
+    with lock("job:1", ttl=LONG):
+        room.deliver(room.take())
+        assert (task.delay(1).id == first.id) is (answer == "retry")
+
+
 def broken(holder: LockInfo) -> str:
     raise KeyError("of my own")
 

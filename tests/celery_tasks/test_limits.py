@@ -143,7 +143,7 @@ def test_a_message_on_which_others_rely_is_kept(room: Mailroom) -> None:
 
 @HOW
 def test_a_call_without_a_message_is_refused(room: Mailroom, how: str) -> None:
-    task = room.task(lock_limits=[TENANT])
+    task = room.task(lock_limits=[PARTNER, TENANT], lock_hold_at_least=LONG)
     with full(), pytest.raises(LockNotAcquired) as refused:
         call(task, how, 1)
     assert refused.value.name == "tenant:7"
@@ -190,11 +190,14 @@ def test_an_outage_between_lock_and_limit(room: Mailroom, on_outage: str) -> Non
     until(lambda: names() == [], "nothing is held")
 
 
-def test_a_run_goes_on_without_a_permit_that_it_has_lost(room: Mailroom) -> None:
+def test_a_run_goes_on_without_a_permit_that_it_has_lost(
+    room: Mailroom, caplog: pytest.LogCaptureFixture
+) -> None:
     message = room.message(lambda *_: locks.clear("tenant:7#1"), lock_limits=[TENANT])
     assert room.deliver(message) == ("SUCCESS", True)
     events = {(event.kind, event.name) for event in locks.history(task_id=message.id)}
     assert events == {("cleared", "tenant:7#1"), ("lost", "tenant:7#1")}
+    assert "lock tenant:7#1 in store default is lost" in caplog.text
 
 
 def test_a_retry_counts_against_the_rate(room: Mailroom) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery.worker.state import revoked
 
 from django_tasklock import LockNotAcquired, lock
 from tests.app.models import Job
@@ -86,6 +87,15 @@ def test_what_replaces_an_older_run_is_as_old_as_that(room: Mailroom) -> None:
     room.deliver(room.take(newest.id))
     room.work_off()
     assert order == [1, 2]
+
+
+def test_a_newest_call_that_is_revoked_has_replaced_the_others(room: Mailroom) -> None:
+    task, runs = replacing(room)
+    old, newest = [task.delay(1) and room.take() for _ in range(2)]
+    revoked.add(newest.id)
+    assert room.received(newest).revoked()
+    replaced_by(room.deliver(old), newest.id)
+    assert runs == []
 
 
 def test_of_runs_that_died_the_older_one_is_skipped_and_the_newest_runs_again(

@@ -87,7 +87,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("times", [1500, pytest.param(8000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("times", [500, pytest.param(8000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("where_", "limit"), [("main", ""), ("main", "interrupted"), ("thread", "")]
 )

@@ -32,11 +32,11 @@ class Joined:
         self.calls: list[Any] = [*(each.parent for each in self.chains), *self.group]
         self.come()
 
-    def come(self, times: int = 1) -> None:
-        """Wait until all calls were delivered so many times more than now."""
+    def come(self) -> None:
+        """Wait until all calls have met the run: they come again after that."""
         seen = {each.id: self.delivered(each) for each in self.calls if not each.ready()}
         for task_id in seen:
-            self.stage.deliveries(task_id, seen[task_id] + times, "prerun")
+            self.stage.deliveries(task_id, seen[task_id] + 2, "prerun")
 
     def delivered(self, call: AsyncResult[Any]) -> int:
         return len(self.stage.ledger.entries("prerun", task_id=call.id))
@@ -58,7 +58,7 @@ def test_six_calls_that_meet_a_run_and_a_chords_header_have_its_result(shared: S
     header = [shared.sig("joined", first.job), shared.sig("joined", other)]
     chord: Any = celery.chord(header, app=shared.client)(shared.sig("collect", "chord"))
     part, beside = chord.parent.results
-    shared.deliveries(part.id, 1, "prerun")
+    shared.deliveries(part.id, 2, "prerun")  # Now it has met the run.
     joined.gate.touch()
     assert joined.values() == [first.result.id] * 6
     assert chord.get(timeout=60) == [first.result.id, beside.id]
@@ -75,7 +75,7 @@ def test_if_the_run_fails_one_of_the_others_runs_and_the_rest_has_its_result(
     joined.gate.touch()
     second = shared.started(joined.job, 2)
     joined.calls = [each for each in joined.calls if each.id != second.task_id]
-    joined.come(2)  # Now the others have met it.
+    joined.come()
     gate.touch()
     assert joined.values() == [second.task_id] * 6
     with pytest.raises(Boom):
