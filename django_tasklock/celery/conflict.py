@@ -26,8 +26,6 @@ class Conflict:
     waits = False
     # Whether a refused message waits for others, too: they are skipped, and rely on its run.
     has_follow_up = False
-    # Whether a refused call runs all the same, without the lock.
-    runs_beside = False
     # Whether a later call replaces an earlier one that runs.
     replaces = False
 

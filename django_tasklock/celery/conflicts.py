@@ -61,7 +61,7 @@ class Replaced(Retried):
 class RunBeside(Conflict):
     """The call runs without the lock, to watch what the lock would do."""
 
-    outcome, runs_beside = "run all the same, and report it", True
+    outcome = "run all the same, and report it"
 
     def refused(self, run: Run, holder: LockInfo) -> Any:
         task, message = run.task, run.message
@@ -76,8 +76,6 @@ class RunBeside(Conflict):
 
 class Decided(Conflict):
     """A function of the project's says at each refusal what becomes of the call."""
-
-    runs_beside = True  # Perhaps.
 
     def __init__(self, decide: Callable[..., str]) -> None:
         self.decide = decide
