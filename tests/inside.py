@@ -18,6 +18,7 @@ from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -359,7 +360,7 @@ def deaths_of(request: Any) -> int:
 
 def follow_up(task: Any, name: str = "job:1") -> str | None:
     """What the store's note says of the follow-up of runs under this lock."""
-    reserved = task.conflict.reserves(f"{task.name} {name}", "", {})
+    reserved = task.conflict.reserves(SimpleNamespace(task=task, name=name, id="", ours={}))
     return next((task.locks.store.get_note(key) for key in reserved), None)
 
 

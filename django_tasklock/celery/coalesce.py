@@ -25,11 +25,10 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
 from ..stores.records import MAX_TIMESTAMP_SECONDS, is_number
 from .call import CALLED
-from .conflict import Conflict
 from .message import Message
 from .note import Skip
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
-from .run import Run, Step
+from .run import Conflict, Run, Step
 
 # How long the follow-up's name is kept after its last check: it may be lost with its worker.
 NOTE_SECONDS = 60.0

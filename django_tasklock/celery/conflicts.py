@@ -12,12 +12,11 @@ from .._values.signatures import taken_by
 from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
 from .coalesce import Coalesce
-from .conflict import Conflict
 from .debounce import recallable
 from .join import Join
 from .note import RowTaken, Skip
 from .requeue import wait_for_lock
-from .run import Run
+from .run import Conflict, Run
 
 
 class Skipped(Conflict):

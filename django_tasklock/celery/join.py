@@ -21,11 +21,10 @@ from celery import states
 from .._values.durations import age
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired
-from .conflict import Conflict
 from .message import meta_of, was_before
 from .note import Skip
 from .requeue import leave_worker, wait_for_lock, wait_for_store
-from .run import Run, Step
+from .run import Conflict, Run, Step
 
 # The key of our header with the task id of the joined run; since when that has the lock, in whole
 # seconds since the epoch; and how often its result was missing while nobody had the lock.

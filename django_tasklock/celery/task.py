@@ -14,7 +14,6 @@ from .._engine.lease import Lease
 from .._engine.stopping import check_can_stop
 from ..conf import warn_unless_installed
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
-from .conflict import Conflict
 from .conflicts import CONFLICTS, Decided
 from .debounce import Debounce
 from .handing import Handing, detached
@@ -24,7 +23,7 @@ from .option_checks import check_call, check_class
 from .options import TaskOptions
 from .redelivery import Redelivery
 from .requeue import not_sent
-from .run import Run, Step
+from .run import Conflict, Run, Step
 from .unique import Unique
 
 
