@@ -24,7 +24,7 @@ class Skipped(Conflict):
 
     outcome, skips = "be skipped", True
 
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         raise Skip(reason_of(holder), holder.owner)
 
 
@@ -33,7 +33,7 @@ class Raised(Conflict):
 
     outcome = "be ended by LockNotAcquired"
 
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         raise LockNotAcquired(run.message.name, holder)
 
 
@@ -42,11 +42,11 @@ class Retried(Raised):
 
     outcome, waits = "be requeued, to try again later", True
 
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         if run.message.queued:
             error = None if self.replaces else LockNotAcquired(run.message.name, holder)
             wait_for_lock(run.message, holder, error)
-        super().refused(run, holder)
+        super().answer(run, holder)
 
 
 class Replaced(Retried):
@@ -62,7 +62,7 @@ class RunBeside(Conflict):
 
     outcome = "run all the same, and report it"
 
-    def refused(self, run: Run, holder: LockInfo) -> Any:
+    def answer(self, run: Run, holder: LockInfo) -> Any:
         task, message = run.task, run.message
         names = message.name, task.lock_store, holder, str(task.name), message.id
         try:

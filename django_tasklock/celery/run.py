@@ -88,11 +88,10 @@ class Step:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
 
 
-class Conflict:
-    """A value of ``on_conflict``: what becomes of a call whose lock another has. Has no state."""
+class Conflict(Step):
+    """A value of ``on_conflict``: what becomes of a call whose lock another has. It is the last
+    step of its task, for what it does at other points of a message's life. It has no state."""
 
-    # What a task with it does at other points of a message's life: a `Step` each.
-    steps: Sequence[Step] = ()
     # What becomes of a refused call, in words: it would "be skipped".
     outcome: str
     # Whether a refused call may succeed without a run of its own.
@@ -108,8 +107,8 @@ class Conflict:
         """Return the conflict that counts for this refusal. Raises what ends the call."""
         return self
 
-    def refused(self, run: Run, holder: LockInfo) -> Any:
-        """Called when another has the lock, and no `Step` has kept the message. Returns the call's
+    def answer(self, run: Run, holder: LockInfo) -> Any:
+        """Called when another has the lock, and no step has kept the message. Returns the call's
         result, or raises what ends the call."""
         raise NotImplementedError
 
@@ -212,7 +211,7 @@ class Run:
                     self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)
-                    return self.conflict.refused(self, won)
+                    return self.conflict.answer(self, won)
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)

@@ -157,7 +157,7 @@ class LockedTask(TaskOptions):
         debounces = self.debounce or self.conflict.replaces
         chosen = {Limits: self.lock_limits, Debounce: debounces, Unique: self.unique_while}
         own = [step() for step, is_on in chosen.items() if is_on]
-        return [Handing(), Redelivery(), *own, *self.conflict.steps]
+        return [Handing(), Redelivery(), *own, self.conflict]
 
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments. Raises `TypeError` or
