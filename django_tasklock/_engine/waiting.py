@@ -262,6 +262,5 @@ def always_late(store: BaseStore, ttl: float) -> StoreUnavailable:
 
 def end_of(holder: LockInfo) -> float:
     """When the holder's lease will be over, on `clock.now`."""
-    if holder.ttl is None:
-        return clock.now() + LONGEST_SILENCE_SECONDS
-    return clock.now() + holder.ttl + EXPIRY_GRACE_SECONDS
+    left = LONGEST_SILENCE_SECONDS if holder.ttl is None else holder.ttl
+    return clock.now() + left + EXPIRY_GRACE_SECONDS
