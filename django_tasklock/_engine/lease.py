@@ -315,13 +315,6 @@ class Lease:
             self._own.of, self._own.bare = ref(self, self._keeper.jobs.vanished.append), True
         return self
 
-    def adopted_again(self, adopted: Lease) -> None:
-        """This process has adopted the lease, which it had detached."""
-        before, own = self._own, adopted._own
-        self._own, own.lease, own.since = own, ref(self), before.since
-        # Last: if that is interrupted, it is given up.
-        own.alarm, own.of, own.bare = before.alarm, before.of, before.bare
-
     def outlives(self) -> None:
         """Have the lease go on without this process, until its end: an operator's hold."""
         if self._keeper.passes(self._own, DETACHED):

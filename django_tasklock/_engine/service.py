@@ -216,7 +216,10 @@ class LockService:
         use = Use()
         adopted = self.try_adopt(handle, use, lease._own.record, How(renew=renew))
         if adopted is not None:
-            lease.adopted_again(adopted)
+            before, own = lease._own, adopted._own
+            lease._own, own.lease, own.since = own, ref(lease), before.since
+            # Last: if that is interrupted, it is given up.
+            own.alarm, own.of, own.bare = before.alarm, before.of, before.bare
 
     def try_adopt(
         self, handle: str, use: Use, owner: Mapping[str, Any], how: How, template: Any = None

@@ -97,14 +97,10 @@ class LockInfo:
 
     def as_json(self) -> dict[str, Any]:
         """The fields that are known of any lock, as JSON-able values."""
-        return {
-            "name": self.name,
-            "ttl": self.ttl,
+        names = "name", "ttl", "acquired_at", "owner", "token", "store", "key"
+        return {name: getattr(self, name) for name in names} | {
             "acquired_at": self.acquired_at.isoformat() if self.acquired_at else None,
             "owner": self.owner.as_dict(),
-            "token": self.token,
-            "store": self.store,
-            "key": self.key,
         }
 
 

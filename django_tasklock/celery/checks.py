@@ -94,7 +94,7 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
         store = stores[task.lock_store]
         for limit in task.lock_limits:
             yield from check_lock(None, task.how_under(limit), "lock_store")
-        alone = task.conflict.runs_beside or task.on_outage == "run"
+        alone = callable(task.on_conflict) or "run" in (task.on_conflict, task.on_outage)
         if alone and task.guard and not (task.guard.holds_marks and store.supports_fence):
             what = "it may run without its lock, and no fence keeps its row from the next run."
             hint = "Give its guard a BigIntegerField as fence_field, and a lock_store with fences."

@@ -25,11 +25,10 @@ from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
 from ..stores.records import MAX_TIMESTAMP_SECONDS, is_number
 from .call import CALLED
-from .conflict import Conflict
 from .message import Message
 from .note import Skip
 from .requeue import LONGEST_DELAY_SECONDS, wait_for_lock
-from .run import Run, Step
+from .run import Conflict, Run
 
 # How long the follow-up's name is kept after its last check: it may be lost with its worker.
 NOTE_SECONDS = 60.0
@@ -72,10 +71,14 @@ def _moment(number: Any) -> float:
     return float(number) if is_number(number, MAX_TIMESTAMP_SECONDS) else 0.0
 
 
-class Leave(Step):
-    """Leaves the job to a later follow-up."""
+class Coalesce(Conflict):
+    """The message that was sent last becomes the follow-up, and the others are skipped."""
+
+    outcome = "be done by a follow-up run"
+    skips = waits = has_follow_up = True
 
     def start(self, run: Run, lease: Lease | None) -> None:
+        """Leave the job to a later follow-up."""
         message, store = run.message, run.task.locks.store
         # One that died in its body may run again, whatever came after its start.
         if not message.follows or message.attempts.note.starts:
@@ -86,15 +89,7 @@ class Leave(Step):
                 raise Skip("coalesced", Owner(task=str(run.task.name), task_id=later.task_id))
             message.end_reserved()
 
-
-class Coalesce(Conflict):
-    """The message that was sent last becomes the follow-up, and the others are skipped."""
-
-    steps = (Leave(),)
-    outcome = "be done by a follow-up run"
-    skips = waits = has_follow_up = True
-
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         message = run.message
         if not message.queued:
             raise Skip(reason_of(holder), holder.owner)

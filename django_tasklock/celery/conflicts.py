@@ -12,12 +12,11 @@ from .._values.signatures import taken_by
 from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
 from .coalesce import Coalesce
-from .conflict import Conflict
 from .debounce import recallable
 from .join import Join
 from .note import RowTaken, Skip
 from .requeue import wait_for_lock
-from .run import Run
+from .run import Conflict, Run
 
 
 class Skipped(Conflict):
@@ -25,7 +24,7 @@ class Skipped(Conflict):
 
     outcome, skips = "be skipped", True
 
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         raise Skip(reason_of(holder), holder.owner)
 
 
@@ -34,7 +33,7 @@ class Raised(Conflict):
 
     outcome = "be ended by LockNotAcquired"
 
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         raise LockNotAcquired(run.message.name, holder)
 
 
@@ -43,11 +42,11 @@ class Retried(Raised):
 
     outcome, waits = "be requeued, to try again later", True
 
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         if run.message.queued:
             error = None if self.replaces else LockNotAcquired(run.message.name, holder)
             wait_for_lock(run.message, holder, error)
-        super().refused(run, holder)
+        super().answer(run, holder)
 
 
 class Replaced(Retried):
@@ -61,9 +60,9 @@ class Replaced(Retried):
 class RunBeside(Conflict):
     """The call runs without the lock, to watch what the lock would do."""
 
-    outcome, runs_beside = "run all the same, and report it", True
+    outcome = "run all the same, and report it"
 
-    def refused(self, run: Run, holder: LockInfo) -> Any:
+    def answer(self, run: Run, holder: LockInfo) -> Any:
         task, message = run.task, run.message
         names = message.name, task.lock_store, holder, str(task.name), message.id
         try:
@@ -76,8 +75,6 @@ class RunBeside(Conflict):
 
 class Decided(Conflict):
     """A function of the project's says at each refusal what becomes of the call."""
-
-    runs_beside = True  # Perhaps.
 
     def __init__(self, decide: Callable[..., str]) -> None:
         self.decide = decide

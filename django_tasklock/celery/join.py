@@ -21,11 +21,10 @@ from celery import states
 from .._values.durations import age
 from .._values.lock_info import LockInfo
 from ..exceptions import LockNotAcquired
-from .conflict import Conflict
 from .message import meta_of, was_before
 from .note import Skip
 from .requeue import leave_worker, wait_for_lock, wait_for_store
-from .run import Run, Step
+from .run import Conflict, Run
 
 # The key of our header with the task id of the joined run; since when that has the lock, in whole
 # seconds since the epoch; and how often its result was missing while nobody had the lock.
@@ -37,11 +36,14 @@ LOOKS = 3
 SHORTEST, LONGEST = 0.5, 5.0
 
 
-class Joining(Step):
-    """Looks for the result of the run that the message has joined."""
+class Join(Conflict):
+    """The message goes back to its queue, and returns what the holder's run returns."""
+
+    outcome, skips, waits = "return the result of the run that has the lock", True, True
 
     def judge(self, run: Run) -> None:
-        """Raise `Skip` with the result, or requeue the message until it may be there."""
+        """Look for the result of the run that the message has joined. Raise `Skip` with it, or
+        requeue the message until it may be there."""
         message, task = run.message, run.task
         if (joined := message.ours.get(JOINED)) is None:
             return
@@ -60,16 +62,9 @@ class Joining(Step):
             message.ours[JOINED] = task_id, since, looks + 1
             leave_worker(message, SHORTEST)
         if holder and holder.owner.task_id == task_id:
-            run.conflict.refused(run, holder)
+            self.answer(run, holder)
 
-
-class Join(Conflict):
-    """The message goes back to its queue, and returns what the holder's run returns."""
-
-    steps = (Joining(),)
-    outcome, skips, waits = "return the result of the run that has the lock", True, True
-
-    def refused(self, run: Run, holder: LockInfo) -> NoReturn:
+    def answer(self, run: Run, holder: LockInfo) -> NoReturn:
         message, owner, began = run.message, holder.owner, holder.acquired_at
         if not message.queued:
             raise LockNotAcquired(message.name, holder)

@@ -121,7 +121,7 @@ class Message:
             return {}
         key = self.ours.get(RESERVED)
         own = {key: self.id} if isinstance(key, str) else {}
-        return own | self.task.conflict.reserves(self)
+        return {**own, **self.task.conflict.reserves(self)}
 
     @cached_property
     def handle(self) -> Handle | None:

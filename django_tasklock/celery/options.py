@@ -22,7 +22,6 @@ from .._values import arguments
 from .._values.slots import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
-from .conflict import Conflict
 from .naming import Naming
 
 
@@ -218,7 +217,7 @@ class TaskOptions(WorkerTask):
         return Naming(type(self))
 
     @property
-    def conflict(self) -> Conflict:
+    def conflict(self) -> Any:
         """What ``on_conflict`` says: `LockedTask` knows the classes."""
         raise NotImplementedError
 

@@ -34,7 +34,6 @@ from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooMa
 from ..guards import AWAY
 from ..stores.base import Grant, Note, Refusal
 from .call import Call, Send
-from .conflict import Conflict
 from .message import Message, skip, tell
 from .note import RowTaken, Skip
 from .requeue import come_back, leave_worker, retry_or_raise, wait_for_store, wait_freely
@@ -87,6 +86,40 @@ class Step:
 
     def lost(self, run: Run, lease: Lease) -> None:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
+
+
+class Conflict(Step):
+    """A value of ``on_conflict``: what becomes of a call whose lock another has. It is the last
+    step of its task, for what it does at other points of a message's life. It has no state."""
+
+    # What becomes of a refused call, in words: it would "be skipped".
+    outcome: str
+    # Whether a refused call may succeed without a run of its own.
+    skips = False
+    # Whether a refused message goes back to its queue; then it keeps what it has reserved.
+    waits = False
+    # Whether a refused message waits for others, too: they are skipped, and rely on its run.
+    has_follow_up = False
+    # Whether a later call replaces an earlier one that runs.
+    replaces = False
+
+    def chosen(self, run: Run, holder: LockInfo) -> Conflict:
+        """Return the conflict that counts for this refusal. Raises what ends the call."""
+        return self
+
+    def answer(self, run: Run, holder: LockInfo) -> Any:
+        """Called when another has the lock, and no step has kept the message. Returns the call's
+        result, or raises what ends the call."""
+        raise NotImplementedError
+
+    def body(self, run: Run, lease: Lease | None) -> Any:
+        """Return the context of the body. At its end it raises what ends the run instead."""
+        return nullcontext()
+
+    def reserves(self, message: Message) -> dict[str, str]:
+        """Return the keys of the store, and their texts, that the message may reserve when it is
+        refused."""
+        return {}
 
 
 class Unleased:
@@ -179,7 +212,7 @@ class Run:
                         self.conflict = self.task.conflict.chosen(self, won)
                     for step in self.steps:
                         step.refused(self, won)
-                    return self.conflict.refused(self, won)
+                    return self.conflict.answer(self, won)
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)

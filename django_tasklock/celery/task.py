@@ -14,7 +14,6 @@ from .._engine.lease import Lease
 from .._engine.stopping import check_can_stop, go_on
 from ..conf import warn_unless_installed
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
-from .conflict import Conflict
 from .conflicts import CONFLICTS, Decided
 from .debounce import Debounce
 from .handing import Handing, detached
@@ -24,7 +23,7 @@ from .option_checks import check_call, check_class
 from .options import TaskOptions
 from .redelivery import Redelivery
 from .requeue import not_sent
-from .run import Run, Step
+from .run import Conflict, Run, Step
 from .unique import Unique
 
 
@@ -158,7 +157,7 @@ class LockedTask(TaskOptions):
         debounces = self.debounce or self.conflict.replaces
         chosen = {Limits: self.lock_limits, Debounce: debounces, Unique: self.unique_while}
         own = [step() for step, is_on in chosen.items() if is_on]
-        return [Handing(), Redelivery(), *own, *self.conflict.steps]
+        return [Handing(), Redelivery(), *own, self.conflict]
 
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments. Raises `TypeError` or

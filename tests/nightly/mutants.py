@@ -675,7 +675,7 @@ MUTANTS = [Mutant(*each) for each in (
      "names.get, ttl", "lambda _: str(result.id), ttl",
      ONCE, "test_a_call_that_has_run_when_it_was_enqueued_leaves_no_reservation"),
     ("a follow-up takes its note back when it starts", "celery/message.py",
-     "return own | self.task.conflict.reserves(self)", "return own",
+     "return {**own, **self.task.conflict.reserves(self)}", "return own",
      COALESCE, "test_a_call_during_the_follow_up_becomes_the_next_one"),
     ("the follow-up is the call that was sent last", "celery/coalesce.py",
      "return None if FollowUp.read(text) > self else json.dumps(self)",
