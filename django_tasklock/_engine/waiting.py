@@ -54,6 +54,9 @@ LONGEST_SILENCE_SECONDS = 30.0
 MAX_LATE_GRANTS = 4
 # If a lease is handed over later than after this share of its ttl, its waiter asks once more.
 FRESH_SHARE = 0.5
+# From so many dead owners in a row a caller takes over without a wait.
+MAX_TAKEOVERS = 100
+
 
 # What a pause may bring: see `Waiter.wait`.
 News: TypeAlias = "Grant | Refusal | None"
@@ -164,9 +167,11 @@ class Attempt:
     in_vain: Callable[[LockInfo], bool]
     # The holder for which it began to wait.
     met: LockInfo | None = None
-    # Whether its questions join the wait queue; and how long it has polled.
+    # Whether its questions join the wait queue; how long it has polled; and from how many owners it
+    # has taken over since it waited.
     _joins: bool = False
     _pause: float = 0.0
+    _takeovers: int = 0
 
     def steps(
         self, answer: Grant | Refusal, asked: float, queued: Waiter | None
@@ -192,12 +197,17 @@ class Attempt:
 
     def _takes_over(self, refusal: Refusal) -> bool:
         """Clear what dead owners hold. Returns whether to ask again."""
-        return True in [self.take_over(self.store, holder) for holder in refusal.holders]
+        if self._takeovers == MAX_TAKEOVERS:
+            return False
+        again = True in [self.take_over(self.store, holder) for holder in refusal.holders]
+        self._takeovers += again
+        return again
 
     def _wait(self, refusal: Refusal, asked: float, queued: Waiter | None) -> Steps[Grant | None]:
         """Wait in the queue, or poll once. Returns what was handed over. None: it is time to ask
         again, which is at once if the next question is the first one that joins the queue."""
         self.met = self.met or refusal.holder
+        self._takeovers = 0
         if queued is not None:
             return (yield from self._hear(queued, refusal, asked))
         if self._joins or self.waiter is None:
