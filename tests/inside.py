@@ -81,7 +81,7 @@ REPLACED = {
     "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
-    "recall_after": ["_engine.lease.RECALL_SECONDS"],
+    "recall_after": ["_engine.stopping.RECALL_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
     "listen_for": ["stores.redis.listener.SILENCE_SECONDS"],
     "wait_for_connections": ["stores.redis.connections.POOL_WAIT_SECONDS"],

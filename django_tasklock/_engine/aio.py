@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.core.cache import caches
 from django.db import connections
@@ -23,6 +23,7 @@ from .._compat.native_threads import start_thread
 from .._values.processes import OfProcess
 from .waiting import Pause, Steps, advance
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Threads of a store, at most. More are no faster: they take turns at the interpreter, and the
@@ -145,3 +146,16 @@ def _call_and_close(call: Callable[[], T]) -> T:
         for cache in caches.all(initialized_only=True):
             if cache not in known:
                 cache.close()
+
+
+def awaited(
+    verb: Callable[Concatenate[Any, P], T],
+    made: Callable[[str, Callable[[], T]], Coroutine[Any, Any, T]] = in_thread,
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return what does for ``await`` what a verb of a store's service does."""
+
+    @functools.wraps(verb)
+    async def verb_awaited(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await made(self.alias, partial(verb, self, *args, **kwargs))
+
+    return verb_awaited

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 from weakref import ref
@@ -47,8 +46,6 @@ from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, OwnToken
 
 logger = logging.getLogger("django_tasklock")
 
-# How often a holder that may be recalled is looked after.
-RECALL_SECONDS = 1.0
 # Why a lease does not hold its lock that is not lost, by its state.
 WHY = {
     RELEASED: "it was released",
@@ -284,30 +281,6 @@ class Lease:
         """Note how what was done under the lease has ended: that says how long its lock cools."""
         if self._own.cooling is not None:
             self._own.cooling.ended(failed=failed)
-
-    def recall_for(self, later_call: Callable[[], str]) -> None:
-        """Recall the holder once there is a later call: `held` is False then. The renewal thread
-        asks for the call's task id once a second, until `end_recall`; "": there is none."""
-        own, found, jobs = self._own, list[str](), self._keeper.jobs
-        own.recalled = found
-
-        def look() -> float | None:
-            if own.state != HELD or jobs.hurries:
-                return None
-            if not (task_id := later_call()):
-                return RECALL_SECONDS
-            own.reason = f"the later call {printable(task_id)} replaces it"
-            found.append(task_id)
-            return None if own.alarm is None else own.alarm()
-
-        jobs.later(look, RECALL_SECONDS)
-
-    def end_recall(self) -> str:
-        """The holder has ended, and is not recalled any more. Returns the task id of the call that
-        it was recalled for, or ""."""
-        # In this order: what the thread finds from now on, it finds in vain.
-        found, self._own.recalled = self._own.recalled, ()
-        return "".join(found)
 
     def alone(self) -> Lease:
         """Have the lease belong to whoever refers to it, and to no block any more."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 from weakref import ref
 
 from .._values import clock
@@ -33,7 +31,7 @@ from ..stores import stores
 from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
 from .acquiring import Acquiring, How, acquire_all, clear
-from .aio import drive, finish, in_thread
+from .aio import awaited, drive, finish
 from .history import note_event, write_events
 from .keeper import keeper_of
 from .lease import Lease, Use
@@ -42,9 +40,6 @@ from .waiting import Steps, blocking
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class AcquireAllOptions(TypedDict, total=False):
@@ -77,19 +72,6 @@ class LockOptions(LockedOptions, total=False):
     reentrant: bool
     exclusive: bool
     until_commit: bool | str
-
-
-def _awaited(
-    verb: Callable[Concatenate[LockService, P], T],
-    made: Callable[[str, Callable[[], T]], Coroutine[Any, Any, T]] = in_thread,
-) -> Callable[Concatenate[LockService, P], Coroutine[Any, Any, T]]:
-    """Return what does for ``await`` what a verb does."""
-
-    @functools.wraps(verb)
-    async def awaited(self: LockService, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await made(self.alias, partial(verb, self, *args, **kwargs))
-
-    return awaited
 
 
 class LockService:
@@ -390,14 +372,14 @@ class LockService:
 
     # ------------------------------------------------------------------ for code on an event loop
 
-    ais_locked = _awaited(is_locked)
-    aget = _awaited(get)
-    awaiters = _awaited(waiters)
-    alist = _awaited(list)  # noqa: A003 - the verb
-    acount = _awaited(count)
-    ahistory = _awaited(history)
+    ais_locked = awaited(is_locked)
+    aget = awaited(get)
+    awaiters = awaited(waiters)
+    alist = awaited(list)  # noqa: A003 - the verb
+    acount = awaited(count)
+    ahistory = awaited(history)
     # It is cleared even if the caller is cancelled meanwhile.
-    aclear = _awaited(clear, finish)
+    aclear = awaited(clear, finish)
 
 
 senders.append(LockService)

@@ -13,14 +13,19 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import c_ulong, py_object, pythonapi
 from typing import Any
 
 from .._compat.native_threads import are_patched
+from .._values.printable import printable
 from ..exceptions import InvalidLockConfig
 from .lease import Lease
+from .own_token import HELD
 
+# How often a holder that may be recalled is looked after.
+RECALL_SECONDS = 1.0
 # What ends a call: its body, or its loss, of which nothing, or everything, was sent by now.
 BODY, LOSS, SENT = "", "loss", "sent"
 
@@ -65,6 +70,33 @@ def call_until_lost(lease: Lease, body: Callable[[], Any]) -> Any:
 def go_on(lease: Lease) -> None:
     """What is sent now goes on with the work: the call is not stopped any more."""
     lease._own.alarm = None
+
+
+@contextmanager
+def recalled_for(lease: Lease, later_call: Callable[[], str]) -> Iterator[Sequence[str]]:
+    """Recall the holder in the block, once there is a later call: `Lease.held` is False then, but
+    nobody else gets the lock before the block has ended.
+
+    ``later_call``: the renewal thread asks it for the call's task id once a second; "": there is
+    none. Yields what has the id as its one item by then.
+    """
+    own, jobs, found = lease._own, lease._keeper.jobs, list[str]()
+
+    def look() -> float | None:
+        if own.recalled is not found or own.state != HELD or jobs.hurries:
+            return None
+        if not (task_id := later_call()):
+            return RECALL_SECONDS
+        own.reason = f"the later call {printable(task_id)} replaces it"
+        found.append(task_id)
+        return None if own.alarm is None else own.alarm()
+
+    own.recalled = found
+    jobs.later(look, RECALL_SECONDS)
+    try:
+        yield found
+    finally:
+        own.recalled = ()
 
 
 class _Call:

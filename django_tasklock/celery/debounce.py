@@ -23,14 +23,15 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from celery.exceptions import TaskPredicate
 
 from .._engine.lease import Lease
+from .._engine.stopping import recalled_for
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
 from .._values.printable import printable
@@ -166,22 +167,24 @@ class Debounce(Step):
                 _note(task, message.name, lambda it: it.left_by(recorded(message.id), moment))
 
 
-def recallable(run: Run, lease: Lease | None) -> ExitStack:
-    """Return the context of a body that is recalled when a later call replaces its own."""
-    block, store, moment = ExitStack(), run.task.locks.store, run.message.count(MOMENT)
-    if lease is not None and moment:
-        # As the renewal thread, which has no tenant, can read it.
-        key = store.keyed_note(_key(run.task, run.message.name))
-        lease.recall_for(partial(_later_call, store, key, moment))
-        block.push(partial(_body_ended, run, lease))
-    return block
-
-
-def _body_ended(run: Run, lease: Lease, kind: type[BaseException] | None, *_: object) -> None:
-    """Skip a run that was recalled, if its body has ended with a result or an error."""
-    later, kind = lease.end_recall(), kind or Exception
-    if later and issubclass(kind, Exception) and not issubclass(kind, TaskPredicate):
-        raise _replaced(run, later)
+@contextmanager
+def recallable(run: Run, lease: Lease | None) -> Iterator[None]:
+    """The context of a body that is recalled when a later call replaces its own. At its end, with a
+    result or an error, a run that was recalled is skipped."""
+    store, moment = run.task.locks.store, run.message.count(MOMENT)
+    if lease is None or not moment:
+        yield
+        return
+    # As the renewal thread, which has no tenant, can read it.
+    key = store.keyed_note(_key(run.task, run.message.name))
+    with recalled_for(lease, partial(_later_call, store, key, moment)) as later:
+        try:
+            yield
+        except Exception as error:
+            if not later or isinstance(error, TaskPredicate):
+                raise
+    if later:
+        raise _replaced(run, later[0])
 
 
 def _replaced(run: Run, later: str) -> Skip:
