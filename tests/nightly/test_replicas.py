@@ -88,7 +88,7 @@ def test_a_lease_that_is_granted_survives_its_server_and_one_that_would_not_is_r
 
     # And a lock that is held to be no outage, and its lease to keep its old end if it is extended
     assert locks.acquire("video:1") is None
-    with pytest.raises(StoreUnavailable, match="video:1 is not written: 0 of 1 replicas"):
+    with pytest.raises(StoreUnavailable, match="video:1 is not extended: 0 of 1 replicas"):
         leases[1].extend(ttl=10 * LONG)
     assert leases[1].held
     assert leases[1].remaining <= LONG

@@ -24,7 +24,7 @@ from .connections import Client, MayHaveRun, milliseconds
 from .events import HISTORY_OPTION, EventStream
 from .keys import Keys
 from .listener import listeners_of
-from .replicas import REPLICAS_OPTION, Replicas
+from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .waiter import RedisWaiter, value_of
 
 # A script for so many keeps the server busy for about half a millisecond.
@@ -153,16 +153,14 @@ class RedisStore(BaseStore):
             raise StoreUnavailable(self.alias, f"{grant.name} is not acquired: {wait}")
         return grant, ()
 
+    def extend(self, name: str, token: str, ttl: float) -> bool:
+        return self._extend([Extension(name, token, ttl)], self.replicas.wait(ttl))[0]
+
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool]:
-        # Waits for no replica: a renewal that a failover forgets is made good by the next one.
         done: builtins.list[bool] = []
         for start in range(0, len(batch), LEASES_PER_SCRIPT):
-            keys, args = [self.keys.index], list[bytes]()
-            for name, token, ttl in batch[start : start + LEASES_PER_SCRIPT]:
-                lock = self.keys.of(name)
-                keys.append(lock.key)
-                args += token.encode(), milliseconds(ttl), lock.member
-            done += map(bool, self.client.run("renew", keys, args))
+            # A renewal that a failover forgets is made good by the next one.
+            done += self._extend(batch[start : start + LEASES_PER_SCRIPT], None)
         return done
 
     def release(self, name: str, token: str, note: Note | None = None) -> bool:
@@ -255,6 +253,17 @@ class RedisStore(BaseStore):
         record = records.note_record(note.text, note.key)
         value = self.encoding.value_of(record) if note.text else b""
         return record["token"].encode(), value, milliseconds(note.ttl)
+
+    def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
+        keys, args = [self.keys.index], list[bytes]()
+        for name, token, ttl in batch:
+            lock = self.keys.of(name)
+            keys.append(lock.key)
+            args += token.encode(), milliseconds(ttl), lock.member
+        done = [*map(bool, self.client.run("renew", keys, args, wait=wait))]
+        if wait is not None and not wait.enough and any(done):
+            raise StoreUnavailable(self.alias, f"{batch[0].name} is not extended: {wait}")
+        return done
 
     def _names(self, prefix: str) -> Iterator[str]:
         """The names in an index that begin so, the soonest to end first.
