@@ -398,8 +398,8 @@ def name_follow_up(task: Any, message: Any) -> str:
     """Have the store's note name this message of a mailroom as the follow-up of the runs under its
     lock (``on_conflict="coalesce"``). Returns the note's key."""
     ours = message.ours
-    seen = SimpleNamespace(task=task, name=ours["name"], id=message.id, ours=ours)
-    ((key, text),) = task.conflict.reserves(seen).items()
+    asked = SimpleNamespace(task=task, name=ours["name"], id=message.id, ours=ours)
+    ((key, text),) = task.conflict.reserves(asked).items()
     assert task.locks.store.reserve(key, text, 60.0) is None
     return str(key)
 
