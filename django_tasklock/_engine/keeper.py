@@ -117,12 +117,13 @@ class Keeper:
         note_event(self.store, "lost", own.name, own.record, reason=reason)
         cause = "expired" if reason in (RAN_OUT, TOO_LONG) else "gone"
         told = partial(self._tell, lock_lost, own, own.lease(), reason=reason, cause=cause)
-        if own.alarm is None and asyncio._get_running_loop() is None:
+        alarm = own.alarm  # Read once: the call that it ends may just be returning.
+        if alarm is None and asyncio._get_running_loop() is None:
             told()
         else:  # A receiver must not block the loop, nor put off the alarm.
             self.jobs.later(told)
-        if own.alarm is not None:
-            own.alarm()
+        if alarm is not None:
+            alarm()
 
     def give_up(self, own: OwnToken, *, noted: bool = False) -> None:
         """Have the token given back as soon as the store answers, unless it is over. ``noted``:

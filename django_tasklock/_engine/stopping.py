@@ -89,7 +89,7 @@ def recalled_for(lease: Lease, later_call: Callable[[], str]) -> Iterator[Sequen
             return RECALL_SECONDS
         own.reason = f"the later call {printable(task_id)} replaces it"
         found.append(task_id)
-        return None if own.alarm is None else own.alarm()
+        return None if (alarm := own.alarm) is None else alarm()
 
     own.recalled = found
     jobs.later(look, RECALL_SECONDS)

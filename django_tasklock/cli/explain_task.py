@@ -53,7 +53,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     try:
         service = found.task.locks
         held = _holders(service, found.name, found.slots)
-        full = [_full(service, *limit) for limit in found.limits.items()]
+        full = (_full(service, *limit) for limit in found.limits.items())
         copy = tasks().duplicate_of(found)
         verdict = _verdict(found, held, copy, next(filter(None, full), ""), row)
     except StoreUnavailable as error:
