@@ -137,6 +137,7 @@ def test_each_lock_is_in_one_state_and_of_a_silent_store_nothing_is_known(
         "store_up default": 1, "store_up silent": 0, "waiters default": 0,
         "locks held default": 2, "locks foreign default": 1, "locks detached default": 1,
         "locks operator default": 1, "locks cooling default": 1, "locks orphaned default": 1,
+        "locks overdue default": 0,
     }  # fmt: skip
 
 
