@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Grant
-from ..stores.records import note_name
+from ..stores.base import BaseStore
 
 # Longer than a release may be late.
 TRIED_SECONDS = 10.0
@@ -18,12 +17,12 @@ def cannot_write(store: BaseStore, near: str = "") -> str:
     It takes a lease that no list shows, and releases it. ``near``: the lock that it is about: in a
     cluster its node is asked.
     """
-    # A note's name is none that a lock can have.
-    name, token = note_name(f"tried {near}"), new_token()
+    # As that of a note: no lock's name has a space.
+    name, token = f" tried {near}", new_token()
     try:
         # A refusal is good too: somebody else has just written it.
-        if isinstance(store.acquire([name], token, TRIED_SECONDS, {}), Grant):
-            store.release(name, token)
+        store.acquire([name], token, TRIED_SECONDS, {})
+        store.release(name, token)
     except StoreUnavailable as error:
         return error.reason
     return ""
