@@ -77,12 +77,11 @@ def _gauges() -> Gauges:
 
 def _add_store(gauges: Gauges, alias: str) -> None:
     try:
-        _add_locks(gauges, alias, [*stores[alias].walk()])
+        with suppress(ListingNotSupported):  # Then only a write tells.
+            _add_locks(gauges, alias, [*stores[alias].walk()])
     except StoreUnavailable:
         gauges["store_up"].add_metric([alias], 0)
         return
-    except ListingNotSupported:
-        pass  # Only a write tells.
     gauges["store_writable"].add_metric([alias], not cannot_write(stores[alias]))
 
 
