@@ -30,6 +30,9 @@ FUNCTIONS = ("lock_name", "lock_slots", "unique_name", CONFLICT)
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_", "until_commit")
+# What other decorators call an option, `lock` among them; but ``name`` is Celery's.
+_MEANT = {"unique": 'unique_while="queued"', "lock": "lock_name", "locks": "lock_name"}
+_MEANT |= {each.removeprefix("lock_"): each for each in OPTIONS if each != "lock_name"}
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
@@ -103,7 +106,7 @@ def _check_attribute(name: str, value: Any) -> None:
 @lru_cache(maxsize=256)
 def _check_spelling(option: str, mend: str = "") -> None:
     """Raise `ValueError` for a name that looks like one of `OPTIONS`."""
-    meant = get_close_matches(option, OPTIONS, 1, 0.75)
+    meant = [_MEANT[option]] if option in _MEANT else get_close_matches(option, OPTIONS, 1, 0.75)
     if meant:
         raise ValueError(f"there is no option {option}; did you mean {meant[0]}?{mend}")
     if option.startswith(_OURS):
