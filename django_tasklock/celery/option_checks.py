@@ -30,9 +30,10 @@ FUNCTIONS = ("lock_name", "lock_slots", "unique_name", CONFLICT)
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_", "until_commit")
-# What other decorators call an option, `lock` among them; but ``name`` is Celery's.
-_MEANT = {"unique": 'unique_while="queued"', "lock": "lock_name", "locks": "lock_name"}
-_MEANT |= {each.removeprefix("lock_"): each for each in OPTIONS if each != "lock_name"}
+# What `lock` and other libraries call an option; but these words may well be a project's own.
+_NOT_MEANT = ("lock_name", "lock_store", "lock_limits")
+_MEANT = {each.removeprefix("lock_"): each for each in OPTIONS if each not in _NOT_MEANT}
+_MEANT["unique"] = 'unique_while="queued"'
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:

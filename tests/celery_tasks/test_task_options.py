@@ -119,11 +119,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"until_commit": True}, "there is no option until_commit; there are lock_name"),
     # What other decorators call them, `lock` among them
     ({"unique": True}, 'there is no option unique; did you mean unique_while="queued"?'),
-    ({"lock": "v:{video}"}, "there is no option lock; did you mean lock_name?"),
-    ({"locks": "v:{video}"}, "there is no option locks; did you mean lock_name?"),
     *(
         ({each: 5}, f"there is no option {each}; did you mean lock_{each}? An attribute of ")
-        for each in ("ttl", "wait", "renew", "store", "slots", "max_hold", "cooldown")
+        for each in ("ttl", "wait", "renew", "slots", "max_hold", "cooldown")
     ),
 ]  # fmt: skip
 
