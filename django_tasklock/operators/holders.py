@@ -95,6 +95,10 @@ def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.aliv
     return Holder.ALIVE if lives else Holder.UNKNOWN
 
 
+# What `states_of` can return.
+STATES = (*(holder.name.lower() for holder in Holder), "held", "waiting", "no-ttl")
+
+
 def states_of(info: LockInfo, holder: Holder) -> set[str]:
     """Return the words by which a list of locks is narrowed to such as this one: that of its
     ``holder``, and "held", "waiting", "no-ttl" where they apply. No run works under what is not
