@@ -44,8 +44,9 @@ NEEDED = (
     "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
     "channels (&)"
 )
-# Parts of the errors of servers where a right is missing, also within a script.
+# Parts of the errors of servers that do not know the client.
 NOT_LET_IN = ("username-password", "Authentication required", "unauthenticated")
+# Parts of the errors of servers where a right is missing, also within a script.
 NOT_ALLOWED = ("permissions", "NOPERM", "ACL", "user executing the script can't")
 # Of its clients the server first writes to those for whom it had nothing until the end. So after
 # this, a script's messages to other clients are sent before the reply to its caller.
