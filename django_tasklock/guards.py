@@ -11,7 +11,7 @@ from typing import Any
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.db import InterfaceError, OperationalError, router
-from django.db.models import Model, Q, QuerySet
+from django.db.models import DateTimeField, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
@@ -30,6 +30,7 @@ LARGEST_FENCE = 10**16 - 1
 # The arguments of a guard after its model.
 ARGUMENTS = (
     "pk", "field", "source", "to", "done", "failed", "filter", "exclude", "fence_field",
+    "since_field",
 )  # fmt: skip
 
 
@@ -60,6 +61,8 @@ class StatusGuard:
         exclude: a `Q` that the row must not match.
         fence_field: the name of a ``BigIntegerField`` that may be null. It keeps the fence of the
             last claim. A lease with an earlier fence cannot claim or finish the row.
+        since_field: the name of a ``DateTimeField`` that says since when a row in ``source``
+            waits, such as "uploaded_at". ``locks doctor --source-older`` looks at it.
 
     A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
     which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row. But a
@@ -83,9 +86,11 @@ class StatusGuard:
         filter: Q | None = None,
         exclude: Q | None = None,
         fence_field: str | None = None,
+        since_field: str | None = None,
     ) -> None:
         self._model, self.label = model, _label_of(model)
         self.pk, self.field, self.fence_field = pk, field, fence_field
+        self.since_field = since_field
         is_one = isinstance(source, str) or not isinstance(source, Iterable)
         self.source = [source] if is_one else list(source)
         self.to, self.done, self.failed = to, done, failed
@@ -115,7 +120,7 @@ class StatusGuard:
         given = self._model
         try:
             model: type[Model] = apps.get_model(given) if isinstance(given, str) else given
-            for name in filter(None, (self.field, self.fence_field)):
+            for name in filter(None, (self.field, self.fence_field, self.since_field)):
                 owner: Any = model._meta.get_field(name).model
                 if owner._meta.concrete_model is not model._meta.concrete_model:
                     where = f"its field {name} is in the table of {owner._meta.label}"
@@ -128,7 +133,7 @@ class StatusGuard:
         return model
 
     def field_trouble(self) -> str:
-        """Return which field cannot hold what the guard writes, as a sentence; "" if both can.
+        """Return which field cannot hold what the guard needs there, as a sentence; "" if all can.
         Raises `InvalidLockConfig` as `model`."""
         model = self.model
         field: Any = model._meta.get_field(self.field)
@@ -139,6 +144,10 @@ class StatusGuard:
                 return f"{where} has no choice {status!r}. Correct the guard, or add the choice."
             if longest and isinstance(status, str) and len(status) > longest:
                 return f"{where} cannot hold {status!r}: its max_length is {longest}."
+        if self.since_field and not isinstance(
+            model._meta.get_field(self.since_field), DateTimeField
+        ):
+            return f"the field {self.label}.{self.since_field} (since_field) is no DateTimeField."
         if self.fence_field is None:
             return ""
         field = model._meta.get_field(self.fence_field)
@@ -169,6 +178,11 @@ class StatusGuard:
     def rows(self) -> QuerySet[Model]:
         """Return all rows of the model, on the database that it is written to."""
         return QuerySet(self.model, using=router.db_for_write(self.model))
+
+    def waiting(self) -> QuerySet[Model]:
+        """Return the rows in ``source`` that a run could claim."""
+        rows: QuerySet[Model] = self.rows().filter(self._fresh())
+        return rows
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:
         """Take the row for a run that holds the lock, with one UPDATE.

@@ -86,6 +86,7 @@ LATER = {
 REPLACED = {
     "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
+    "look_at_most": ["operators.doctor.MOST_GONE", "operators.lost_work.MOST_ROWS"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "recall_after": ["_engine.stopping.RECALL_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],

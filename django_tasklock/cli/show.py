@@ -6,6 +6,7 @@ import json
 import time
 from fnmatch import fnmatchcase
 from functools import partial
+from math import inf
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -17,7 +18,7 @@ from .._values.owner import Owner, task_words
 from .._values.printable import printable
 from ..exceptions import StoreUnavailable
 from ..operators.held import held_permits
-from ..operators.holders import asked_once, sentence, who
+from ..operators.holders import STATES, asked_once, holder_of, sentence, states_of, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from .arguments import add_format, lock_name, number
@@ -31,6 +32,9 @@ def add_list_arguments(parser: CommandParser) -> None:
     """Add which locks to list, and in which order."""
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="of the names")
     parser.add_argument("--task", help="only locks of this task (* and ? are wildcards)")
+    state: Any = {"choices": STATES, "metavar": "STATE"}
+    parser.add_argument("--state", help=f"only locks that are {', '.join(STATES)}", **state)
+    parser.add_argument("--sort", choices=["end", "age"], default="end", help="age: oldest first")
     parser.add_argument("--limit", type=number, metavar="N", help="at most N")
     parser.add_argument("--queued", action="store_true", help="unique_while reservations, no locks")
     add_format(parser, "csv")
@@ -44,13 +48,14 @@ def add_show_arguments(parser: CommandParser) -> None:
 
 def list_locks(command: BaseCommand, **options: Any) -> None:
     """
-    Show the live locks, the soonest to expire first.
+    Show the live locks, the soonest to expire first, or with --sort age the oldest.
 
     A key that other code set is not in the list: `locks show NAME` finds it.
 
     examples:
       manage.py locks list video:
       manage.py locks list --task 'videos.*' --limit 20
+      manage.py locks list --state overdue --sort age
       manage.py locks list --queued
       manage.py locks list --format json | jq -r '.[].name'
     """
@@ -61,8 +66,15 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
         write_rows(command, form, rows, cells, "No reservations.")
         return
-    found, alive = matching(service, prefix, task, limit), asked_once()
-    none = "No locks match." if prefix or task else "No locks."
+    state, alive, oldest = options["state"], asked_once(), options["sort"] == "age"
+    found = matching(service, prefix, task, None if state or oldest else limit)
+    found = [
+        info for info in found if not state or state in states_of(info, holder_of(info, alive))
+    ]
+    if oldest:
+        found.sort(key=lambda info: info.acquired_at.timestamp() if info.acquired_at else inf)
+    found = found[:limit]
+    none = "No locks match." if prefix or task or state else "No locks."
     infos = (json_row(info, alive) for info in found)
     lines = (lock_cells(info, alive) for info in found)
     write_rows(command, form, infos, lines, none)

@@ -132,6 +132,11 @@ class Contract(ABC):
 
     # What a store may have beside these.
 
+    def fences_of(self, name: str) -> tuple[int, int] | None:
+        """The least and the greatest fence that a lease of this lock can have had until now. None:
+        that is not known."""
+        return None
+
     def waiter(self, question: Question) -> Waiter | None:
         """A waiter that asks this. It is not in the wait queue before it asks.
 

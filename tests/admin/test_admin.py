@@ -31,7 +31,7 @@ from tests.admin.conftest import (
 )
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
-from tests.findings import guard, thrown_away
+from tests.findings import fenced, guard, thrown_away
 from tests.inside import (
     Owner,
     instead_of_clearing,
@@ -273,7 +273,7 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     room.task(guard=guard())
     job = Job.objects.create(status="processing")
     may_not = client_with("view_lock", "delete_lock")
-    assert "Send again" not in page_of(may_not.get(HEALTH))
+    assert " again</button>" not in page_of(may_not.get(HEALTH))
     client = client_with("view_lock", "delete_lock", "view_job", "change_job")
     page = page_of(client.get(HEALTH))
     row = html.unescape(re.findall(r'name="row" value="([^"]*)"', page)[0])
@@ -284,6 +284,33 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": row}, follow=True))
     assert len(room.waiting()) == 1
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": "nonsense"}, follow=True))
+
+
+def test_health_asks_which_task_and_sends_a_row_of_another_store_by_its_own_button(
+    room: Mailroom, client_with: UserWith
+) -> None:
+    rows = {"guard": guard(), "lock_name": "job:{job}"}
+    room.task(name="film.first", **rows)
+    room.task(name="film.second", **rows)
+    room.task(name="mail.send", guard=fenced(source="new", to="sending"))
+    Job.objects.create(status="processing")
+    taken("another:1").release()
+    Job.objects.create(status="sending", lock_fence=1_700_000_000_000_000)
+    Job.objects.create(status="sending", lock_fence=None)
+    client = client_with("view_lock", "delete_lock", "view_job", "change_job")
+    page = page_of(client.get(HEALTH))
+    buttons = re.findall(r'name="row" value="([^"]*)">Send (\S+) again<', page)
+    named = ["film.first", "film.second", "mail.send", "mail.send"]
+    assert sorted(task for _, task in buttons) == named
+    assert "Another store or KEY_PREFIX has, and" in html.unescape(page)
+    # Of a row that is surely lost, and of no other, all are sent by one button
+    assert "Send all again" not in page
+    for row, task in buttons:
+        if task != "film.first":
+            chosen = {"row": html.unescape(row)}
+            assert "Sent again" in words_of(client.post(SEND, chosen, follow=True))
+    assert [message.task for message in room.waiting()].count("mail.send") == 2
+    assert len(room.waiting()) == 3
 
 
 def test_health_ends_the_reservation_that_was_shown(

@@ -118,4 +118,4 @@ def _add_lost_rows(gauge: GaugeMetricFamily) -> None:
     for label, total in totals.items():
         # A part is not called all of them, nor are rows that are not known called 0.
         if not total["silent"] and (total["lost work"] or not total["unknown"]):
-            gauge.add_metric([label], total["lost work"])
+            gauge.add_metric([label], total["lost work"] + total["other store"])
