@@ -30,10 +30,6 @@ logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.
 BATCH_SECONDS = 1.0
-# The fields of an owner that are for people: those for programs take half of the room.
-SHOWN = (
-    "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots",
-)  # fmt: skip
 # Why a task was skipped; ``signals.OUTCOMES`` has them too.
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
@@ -105,8 +101,9 @@ def _event(
 
 
 def _for_people(owner: Mapping[str, Any] | Owner) -> Owner:
-    read = partial(getattr, owner) if isinstance(owner, Owner) else owner.get
-    return Owner(**{field: read(field) for field in SHOWN})
+    """Without the fields for programs, which take half of the room."""
+    known = owner if isinstance(owner, Owner) else Owner.from_record(owner)
+    return replace(known, boot=None, pidns=None, timens=None, start=None, group=None, inside=None)
 
 
 def reason_of(holder: LockInfo) -> SkipReason:

@@ -12,8 +12,8 @@ from .._values.durations import duration
 from .._values.lock_info import RARE, Event
 from .._values.owner import Owner
 
-# So many of the newest events are looked through.
-MOST_READ = 10_000
+# So many of the newest events are looked through: by default all that a store keeps.
+MOST_READ = 20_000
 
 
 def seen_events(

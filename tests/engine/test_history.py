@@ -162,6 +162,14 @@ class TestWhatItCosts:
             assert len(found) <= 300 + 100  # The server removes whole nodes of its list.
         assert len(found) >= 300
 
+    def test_they_are_kept_for_a_week_after_the_last_one(self, on_redis: None) -> None:
+        note("lost", "video:1", owner_record())
+        note("waited", "video:1", owner_record())
+        until(lambda: len(locks.history()) == 2)
+        store: Any = stores["default"]
+        for key in (store.keys.history, store.keys.rare):
+            assert 7 * 86400 - 60 < store.client.command("TTL", key) <= 7 * 86400
+
     @pytest.mark.parametrize("off", [True, False])
     def test_one_that_is_off_says_so(self, on_locmem: None, use_redis: UseRedis, off: bool) -> None:
         if off:

@@ -49,11 +49,11 @@ class EventStreams:
 
     def record(self, events: Sequence[Event]) -> None:
         """`BaseStore.record`."""
-        kept = "MAXLEN", "~", self.kept, "*"
-        commands: list[Sequence[Any]] = [("EXPIRE", key, KEPT_SECONDS) for key in self._keys]
+        commands: list[Sequence[Any]] = []
         for event in events:
-            fields = "at", repr(event.at.timestamp()), "event", text_of(event)
-            commands.append(("XADD", self._keys[event.kind in RARE], *kept, *fields))
+            add = "XADD", self._keys[event.kind in RARE], "MAXLEN", "~", self.kept, "*"
+            commands.append((*add, "at", repr(event.at.timestamp()), "event", text_of(event)))
+        commands += (("EXPIRE", key, KEPT_SECONDS) for key in self._keys)
         try:
             self._client.commands(commands, once=True)
         except StoreUnavailable as error:
