@@ -162,22 +162,29 @@ def test_following_shows_what_comes_also_after_an_outage(
         until(lambda: len(whole_lines(out)) == 4)
         assert whole_lines(err) == []
 
+        # Also one that another process was late to write
+        earlier = datetime.now(timezone.utc) - timedelta(minutes=1)
+        late = Event("cleared", "video:1", "default", earlier, OWNER, by="bob")
+        stores["default"].record([late])
+        until(lambda: len(whole_lines(out)) == 5)
+
         # And an outage to be said, and what comes after it to be shown
         own_redis_server.pause()
         until(lambda: whole_lines(err))
         own_redis_server.resume()
         happened("cleared", by="alice")
-        until(lambda: len(whole_lines(out)) == 5)
+        until(lambda: len(whole_lines(out)) == 6)
         followed.send_signal(signal.SIGINT)
         assert followed.wait(PATIENCE) == 128 + signal.SIGINT
     finally:
         followed.kill()
         followed.wait()
-    first, second, *same, last = [line.decode() for line in whole_lines(out)]
+    first, second, *same, belated, last = [line.decode() for line in whole_lines(out)]
     assert [row[-1] for row in rows(f"{first}\n{second}")] == ["first", "second"]
     for line in same:
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  refused +video:2 ", line)
-    assert "cleared" in last
+    assert "bob" in belated
+    assert "alice" in last
     (error,) = whole_lines(err)
     assert b"unavailable" in error
 
