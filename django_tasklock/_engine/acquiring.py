@@ -180,7 +180,8 @@ class Acquiring:
             how.cooling.check(store)
         ttl = min(how.ttl or store.settings.ttl, how.max_hold or math.inf)
         record = self.use.record() if self.record is None else self.record
-        record["ttl"], record["renew"] = ttl, how.renew
+        # With a `max_hold` the last extensions are shorter: it is not seen that one is missing.
+        record["ttl"], record["renew"] = ttl, how.renew if how.max_hold is None else None
         if how.slots > 1:
             record["slots"] = how.slots
         if note is not None:

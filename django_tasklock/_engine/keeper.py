@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -201,6 +202,9 @@ class Keeper:
         for own in list(self.table.values()):
             if own.of() is None and own.bare:
                 self.forget(own)
+                if own.renew:
+                    words = f"the lease on {own.name} was not released: it ends with its ttl"
+                    self.jobs.later(partial(warnings.warn, words, ResourceWarning))
             elif own.of() is None:
                 self.give_up(own)
             elif own.renew and own.until <= now:

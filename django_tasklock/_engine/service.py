@@ -210,7 +210,7 @@ class LockService:
         said = read_handle(handle)
         store = stores[said.alias]
         name = store.keyed(said.name)
-        record = {**owner, "renew": how.renew}
+        record = dict(owner)
         if said.slots is not None:
             record["slots"] = said.slots
         keeper = keeper_of(store)
@@ -219,6 +219,7 @@ class LockService:
         asked, held = clock.now(), Held(said.token, said.mark)
         own.limit = asked + min(said.limit - time.time(), how.max_hold or math.inf)
         record["ttl"] = own.ttl = ttl = own.bounded(said.ttl, asked)
+        record["renew"] = how.renew if own.limit == math.inf else None
         grant = store.rewrite(name, held, ttl, record, new_token())
         if grant is None or clock.now() >= asked + ttl:
             return None

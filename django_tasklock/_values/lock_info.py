@@ -33,7 +33,8 @@ class LockInfo:
         fence: the number of the lease. None on a store without fences.
         waiters: the length of the wait queue. None: it was not counted.
         granted: the ttl, in seconds, that the lease was granted with. None: not known.
-        renewing: whether the holder extends the lease by itself. None: not known.
+        renewing: whether the holder extends the lease by itself. None: not known, or it has a
+            ``max_hold``.
         digest: identifies a value that other code set, as ``token`` identifies a lease.
         waiting_since: when the next waiter first asked, by the clock of its host. None: nobody
             waits, or it is not known.

@@ -64,6 +64,7 @@ class Rows(list[Lock]):
 STATES: Mapping[str, Any] = {
     "": gettext_lazy("all"),
     "gone": gettext_lazy(Holder.GONE.value),
+    "overdue": gettext_lazy(Holder.OVERDUE.value),
     "no-ttl": gettext_lazy("no TTL"),
     "waiting": gettext_lazy("waited for"),
     "cooling": gettext_lazy(Holder.COOLING.value),

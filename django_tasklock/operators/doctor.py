@@ -17,7 +17,7 @@ from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..stores import stores
 from ..stores.base import BaseStore
 from ..stores.records import key_of
-from .holders import Holder, command_line, holder_of, who
+from .holders import Holder, command_line, holder_of, sentence, who
 from .lost_work import lost_rows, works_by_rows
 from .problems import About, GoneMessage, LockProblem, Problem
 from .reservations import QueuedJob, queued_jobs
@@ -27,6 +27,7 @@ from .work import CeleryMissing, Work, tasks
 # Locks of a store whose owner is gone that are reported, and reservations that are looked at: each
 # may cost a question to the database, or to the result backend.
 MOST_GONE = 500
+TOLD = (Holder.GONE, Holder.OVERDUE)
 
 
 def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
@@ -94,13 +95,14 @@ def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
 
 
 def _locks(store: BaseStore) -> Iterator[Problem]:
-    """Locks whose process is gone, where the store can list them."""
+    """Locks whose process is gone, or late, where the store can list them."""
     try:
-        found = (info for info in store.walk() if holder_of(info) is Holder.GONE)
-        for info in islice(found, MOST_GONE):
+        found = ((info, holder_of(info)) for info in store.walk())
+        for info, holder in islice((each for each in found if each[1] in TOLD), MOST_GONE):
             # Asked once more: the owner may have released it, and ended, since it was read.
-            if info.is_same_lease(store.find(info.name)):
-                yield _owner_gone(store, info)
+            now = store.find(info.name)
+            if now is not None and info.is_same_lease(now) and holder_of(now) is holder:
+                yield _owner_gone(store, now) if holder is Holder.GONE else _overdue(now)
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
@@ -126,6 +128,14 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     return LockProblem(
         "owner gone", info.name, message % values, hint, store.takeover, about, info=info
     )
+
+
+def _overdue(info: LockInfo) -> LockProblem:
+    """A note: soon it is renewed, or over."""
+    hint = gettext("See whether %(owner)s still runs, and reaches the store.")
+    about = About(info.owner.task, info.store, info.name)
+    message, hint = sentence(info), hint % {"owner": who(info.owner)}
+    return LockProblem("overdue", info.name, message, hint, False, about, info=info)
 
 
 def _reservations(store: BaseStore) -> Iterator[Problem]:

@@ -29,6 +29,7 @@ class Holder(Enum):
 
     ALIVE = gettext_noop("alive")
     GONE = gettext_noop("gone")
+    OVERDUE = gettext_noop("overdue")
     UNKNOWN = "unknown"
     COOLING = gettext_noop("cooling")
     DETACHED = gettext_noop("detached")
@@ -39,6 +40,10 @@ class Holder(Enum):
 _MEANINGS: Mapping[Holder, Promise] = {
     Holder.ALIVE: _("Its process is alive: two runs may overlap."),
     Holder.GONE: _("Its process is gone: no two runs overlap."),
+    Holder.OVERDUE: _(
+        "It was not renewed in time: its process is gone, or the store did not answer it. Two runs "
+        "may overlap."
+    ),
     Holder.UNKNOWN: _("It is not known here whether its process is alive: two runs may overlap."),
     Holder.COOLING: _("Its work is over: no two runs overlap."),
     Holder.DETACHED: _("It is not known whether anyone works under it: two runs may overlap."),
@@ -46,6 +51,9 @@ _MEANINGS: Mapping[Holder, Promise] = {
     Holder.FOREIGN: _("It is not known whether that code still works: two runs may overlap."),
 }
 
+
+# A lease is extended after a third of its ttl. With less than this share left, that is late.
+OVERDUE_SHARE = 0.6
 
 # what `Owner.alive` looks at
 _process_of = attrgetter("host", "pid", "start", "boot", "pidns", "timens", "group", "mark")
@@ -80,7 +88,11 @@ def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.aliv
     if info.detached:
         return Holder.DETACHED
     lives = alive(info.owner)
-    return Holder.UNKNOWN if lives is None else Holder.ALIVE if lives else Holder.GONE
+    if lives is False:
+        return Holder.GONE
+    if info.renewing and (info.ttl or 0) < (info.granted or 0) * OVERDUE_SHARE:
+        return Holder.OVERDUE
+    return Holder.ALIVE if lives else Holder.UNKNOWN
 
 
 def who(owner: Owner) -> str:
@@ -107,6 +119,9 @@ def sentence(info: LockInfo) -> str:
         parts.append(gettext("for %(time)s") % {"time": duration(age(info.acquired_at))})
     if holder is Holder.GONE:
         parts.append(gettext("its process is gone"))
+    elif holder is Holder.OVERDUE and info.granted and info.ttl is not None:
+        passed = {"time": duration(info.granted - info.ttl), "due": duration(info.granted / 3)}
+        parts.append(gettext("not renewed for %(time)s (due every %(due)s)") % passed)
     elif holder is Holder.DETACHED:
         parts.append(gettext("detached (no run has adopted it yet)"))
     if info.ttl is None:

@@ -14,8 +14,8 @@ from .work import Work
 # The kinds of problems. The page translates them; the command prints them as they are.
 KINDS = (
     gettext_noop("lost work"), gettext_noop("fence"), gettext_noop("unknown"),
-    gettext_noop("owner gone"), gettext_noop("reservation"), gettext_noop("settings"),
-    gettext_noop("server"),
+    gettext_noop("owner gone"), gettext_noop("overdue"), gettext_noop("reservation"),
+    gettext_noop("settings"), gettext_noop("server"),
 )  # fmt: skip
 
 # what the command prints of every problem

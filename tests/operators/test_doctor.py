@@ -93,6 +93,18 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
         assert diagnose() == []
 
 
+def test_a_renewal_that_is_missed_is_a_note_until_it_is_made(room: Mailroom) -> None:
+    """Its host may have died, and then it says so before the lock ends."""
+    late = owner_record("videos.process") | {"host": "worker-9", "ttl": LONG, "renew": True}
+    token = held_by(late, "video:1", ttl=LONG / 2)
+    said, status = doctor()
+    assert said.startswith("overdue (note): video:1\n")
+    assert "not renewed for 30s (due every 20s), ends in 29s." in said
+    assert status == 0
+    locks.store.extend("video:1", token, LONG)
+    assert doctor() == WELL
+
+
 class WritesJobsToPostgres:
     """As with a replica, the rows are read elsewhere; a guard asks where they are written."""
 

@@ -14,12 +14,19 @@ from django_tasklock import Lease, LockInfo, lock, locks, signals
 from tests.conftest import UseRedis
 from tests.inside import asked, operators, owner_record
 from tests.steps import LONG, held_by, holder, orphan, taken, waiter
+from tests.waiting import until
 
 meaning, sentence = operators("holders").meaning, operators("holders").sentence
 
 
 def on_another_host() -> None:
     held_by(owner_record("videos.process") | {"host": "worker-9", "boot": "another"}, "video:1")
+
+
+def overdue() -> None:
+    """A host that has died: its lease is renewed every 20 s, and nobody has."""
+    owner = owner_record("videos.process") | {"host": "worker-9", "boot": "another"}
+    held_by(owner | {"ttl": LONG, "renew": True}, "video:1", ttl=LONG / 2)
 
 
 def by_anna() -> None:
@@ -38,6 +45,7 @@ def cooling() -> None:
 HOLDERS: dict[str, tuple[Callable[[], Any], bool, str]] = {
     "alive": (lambda: taken("video:1"), False, ", ends in "),
     "gone": (lambda: orphan("video:1"), True, ", its process is gone, ends in "),
+    "overdue": (overdue, False, ", not renewed for 30s (due every 20s), ends in 29s."),
     "unknown": (on_another_host, False, "Held by worker-9:"),
     "cooling": (cooling, True, f":{os.getpid()}, ends in "),  # Not since when: it is over.
     "detached": (lambda: taken("video:1").detach(LONG), False, "(no run has adopted "),
@@ -62,6 +70,16 @@ def test_each_holder_has_its_words(on_redis: None, kind: str) -> None:
     assert is_safe is safe
     assert ("may overlap" in text) is not safe
     del kept
+
+
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_lease_that_nobody_has_to_renew_now_is_not_overdue(on_redis: None, renew: bool) -> None:
+    """One that is not renewed runs down; and so does one with a max_hold, at its end."""
+    limit = 3.0 if renew else None
+    lease = taken("video:1", ttl=3.0, renew=renew, max_hold=limit)
+    until(lambda: (holder("video:1").ttl or 0) < 1.0, "less than a third left")
+    assert operators("holders").holder_of(holder("video:1")).value == "alive"
+    del lease
 
 
 def test_who_waits_is_said_with_it(on_redis: None) -> None:
