@@ -13,7 +13,7 @@ from .._values.durations import duration
 from .._values.lock_info import Event
 from .._values.owner import Owner
 from .._values.printable import printable
-from ..operators.events import moment, seen_events, times, why
+from ..operators.events import moment, seen_events, why, within
 from ..operators.holders import who
 from .cells import shortened, task_link
 from .reading import NOT_KNOWN, problem_of
@@ -55,10 +55,11 @@ def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
     holder = event.holder or Owner()
     by = printable(event.by or "") or (who(holder) if event.holder else "")
     seconds = "" if event.seconds is None else duration(event.seconds)
+    times = f"\N{MULTIPLICATION SIGN} {event.count:,} / {within(event)}"
     return {
         "when": moment(event.at),
         "kind": gettext(event.kind),
-        "times": times(event) or seconds,
+        "times": times if event.count > 1 else seconds,
         "name": printable(event.name),
         "url": lock_url(request, event.store, event.name),
         "who": who(event.owner),

@@ -16,7 +16,7 @@ from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
 from ..exceptions import StoreUnavailable
-from ..operators.events import moment, seen_events, times, why
+from ..operators.events import moment, seen_events, why, within
 from ..operators.held import held_permits
 from ..operators.holders import asked_once, sentence, who
 from ..operators.reservations import QueuedJob, queued_jobs
@@ -186,7 +186,7 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
 
 
 def _event_line(event: Event) -> str:
-    cells = _event_cells(event) | {"AGE": None}
+    cells = _event_cells(event) | {"AGE": None, "AT": moment(event.at)}
     return printable("  ".join(filter(None, cells.values())))
 
 
@@ -198,8 +198,10 @@ def _event_cells(event: Event) -> Row:
         by = " ".join(filter(None, (place, task_words(holder))))
     return {
         "AGE": since(event.at),
-        "AT": moment(event.at),
-        "WHAT": f"{event.kind} {times(event)}".rstrip(),
+        "AT": moment(event.at)[-8:],  # No column so narrow is cut; its age says which day it was.
+        "WHAT": event.kind,
+        "COUNT": f"{event.count:,}" if event.count > 1 else None,
+        "WITHIN": within(event),
         "NAME": event.name,
         "TASK": task_words(event.owner),
         "WHO": who(event.owner),

@@ -38,10 +38,9 @@ def why(event: Event) -> str:
     return ": ".join(filter(None, (event.reason, (event.holder or Owner()).reason)))
 
 
-def times(event: Event) -> str:
-    """Return how many events it is, and within which time; "" for one."""
-    within = duration((event.at - (event.since or event.at)).total_seconds())
-    return f"\N{MULTIPLICATION SIGN} {event.count:,} / {within}" if event.count > 1 else ""
+def within(event: Event) -> str:
+    """Return within which time the events happened that are one; "" for a single one."""
+    return "" if event.since is None else duration((event.at - event.since).total_seconds())
 
 
 def moment(at: datetime) -> str:

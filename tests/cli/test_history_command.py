@@ -67,7 +67,7 @@ def test_the_newest_come_first() -> None:
 def test_beside_its_age_an_event_has_the_time_in_the_sites_time_zone() -> None:
     at = datetime(2026, 7, 1, 23, 30, 5, tzinfo=timezone.utc)
     stores["default"].record([Event("lost", "video:1", "default", at, OWNER)])
-    for zone, words in (("UTC", "2026-07-01 23:30:05"), ("Asia/Shanghai", "2026-07-02 07:30:05")):
+    for zone, words in (("UTC", "23:30:05"), ("Asia/Shanghai", "07:30:05")):
         with timezones.override(zone):
             assert rows(run("history"))[1][1] == words
 
@@ -93,14 +93,15 @@ def test_equal_events_are_one_line_with_a_count_and_its_time_and_json_has_each()
     happened("skipped", "video:1", reason="coalesced", count=1000, since=now, seconds=2.0)
 
     # I expect a line for each of the deeds, and for each kind of the others
-    said = [[row[2], row[3], row[-1]] for row in rows(run("history"))[1:]]
+    said = [[*row[2:6], row[-1]] for row in rows(run("history"))]
     assert said == [
-        ["skipped × 1,090 / 1m30s", "video:1", "coalesced"],
-        *[["cleared", "video:1", "-"]] * 4,
-        ["skipped × 90 / 1m29s", "video:1", "x"],
-        ["skipped × 90 / 1m29s", "video:2", "coalesced"],
+        ["WHAT", "COUNT", "WITHIN", "NAME", "REASON"],
+        ["skipped", "1,090", "1m30s", "video:1", "coalesced"],
+        *[["cleared", "-", "-", "video:1", "-"]] * 4,
+        ["skipped", "90", "1m29s", "video:1", "x"],
+        ["skipped", "90", "1m29s", "video:2", "coalesced"],
     ]
-    assert [row[3] for row in rows(run("history", "video:2"))[1:]] == ["video:2"]
+    assert [row[3:6] for row in rows(run("history", "video:2"))[1:]] == [["90", "1m29s", "video:2"]]
     assert len(rows(run("history", "--limit", "2"))[1:]) == 2
 
     # And each to be found by its task id, and in JSON
