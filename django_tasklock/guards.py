@@ -15,6 +15,7 @@ from django.db.models import Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
+from ._values.printable import printable
 from ._values.tokens import new_token
 from .exceptions import InvalidLockConfig, StatusConflict
 
@@ -240,6 +241,14 @@ class StatusGuard:
         """Return whether the row is in this status."""
         return bool(self.rows().filter(Q((self.field, status)), pk=pk).exists())
 
+    def refuse_atomic(self) -> None:
+        """Raise `RuntimeError` inside ``atomic()``: no other connection would see a claim before
+        the commit, and a rollback would undo it although the work was done."""
+        if is_in_atomic(self.rows().db):
+            why = "its claim must be seen by other workers at once, and must not be rolled back"
+            what = f"the guard of {self.label} was used inside atomic(): {why}"
+            raise RuntimeError(f"{what}. Move atomic() into the task, or call it in on_commit().")
+
     def _fresh(self) -> Q:
         fresh = Q((f"{self.field}__in", self.source))
         if self.filter is not None:
@@ -264,13 +273,8 @@ class StatusGuard:
         A connection that was cut, before the UPDATE or in it, is replaced once. The UPDATE may
         have been carried out all the same: then the row is as ``changed`` says.
         """
+        self.refuse_atomic()
         rows = self.rows()
-        # Inside atomic() no other connection would see the change before the commit, and a rollback
-        # would undo it although the work was done.
-        if is_in_atomic(rows.db):
-            why = "its claim must be seen by other workers at once, and must not be rolled back"
-            what = f"the guard of {self.label} was used inside atomic(): {why}"
-            raise RuntimeError(f"{what}. Move atomic() into the task.")
         try:
             return bool(rows.filter(which).update(**changes))
         except AWAY:
@@ -283,11 +287,14 @@ class StatusGuard:
 class GuardedRow:
     """The row ``pk`` of a ``guard``, on which one run works."""
 
-    def __init__(self, guard: Any, pk: Any, task_id: Any = None) -> None:
-        self.guard, self.pk = guard, pk
+    def __init__(self, guard: Any, pk: Any, task_id: Any = None, who: object = "a run") -> None:
+        self.guard, self.pk, self.who = guard, pk, who
         # The fence of the row; and what it is in a run without the lock.
         self.fence: int | None = None
         self.mark = mark_of(task_id)
+
+    def __str__(self) -> str:
+        return printable(f"{self.guard.label} {self.pk}")
 
     @contextmanager
     def claimed(self, lease: Any) -> Iterator[bool]:
@@ -298,6 +305,7 @@ class GuardedRow:
         has changed the row meanwhile, and `LeaseLost` if the lease was lost and the row cannot show
         whether the result counts.
         """
+        self.guard.refuse_atomic()
         claimed: Any = None  # Not known.
         if self.guard.fence_field:
             self.fence = self.mark if lease is None else lease.fence
@@ -305,6 +313,8 @@ class GuardedRow:
             claimed = self.claim(lease)
             if not claimed and lease is not None:
                 lease.assert_held()  # If it is lost, a redelivery may have the row.
+            if not claimed:
+                self.skip(lease)
             yield claimed
             if claimed and lease is not None and self.fence is None:
                 # Without a fence the row cannot distinguish this run from the next holder's.
@@ -327,6 +337,17 @@ class GuardedRow:
         if lease is None:
             return bool(self.guard.claim_alone(self.pk, self.mark))
         return bool(self.guard.claim(self.pk, self.fence))
+
+    def skip(self, lease: Any) -> None:
+        """Say why there is no work on the row. Raises what the database raises."""
+        of = self.who, self, lease and lease.name
+        if self.guard.rows().filter(pk=self.pk).exists():
+            logger.info("skipped %s: its row %s is not in a state to be worked on, lock %s", *of)
+        else:
+            logger.warning(
+                "skipped %s: there is no row %s, lock %s. Was it sent before the commit? Use "
+                "delay_on_commit() or transaction.on_commit()", *of,
+            )  # fmt: skip
 
     def finish(self, lease: Any) -> None:
         """Give the row the status of a run that succeeded."""
