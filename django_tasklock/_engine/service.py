@@ -362,7 +362,7 @@ class LockService:
             limit: how many to return at most. The store keeps the newest, of all locks together.
 
         What happened in other processes may be there two seconds later. Refusals of one process and
-        task id by the same lease are one event for each second: its ``count`` says how many.
+        task id are one event for each second: its ``count`` says how many.
 
         Raises `ListingNotSupported` on a store that keeps no history.
         """

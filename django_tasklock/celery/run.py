@@ -241,6 +241,7 @@ class Run:
         return waited_for(message, kind(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
+            tries=message.count("tries"),
         ).steps())  # fmt: skip
 
     def perform(self, lease: Lease | None, report: Any = None, *, starts: bool = True) -> Any:

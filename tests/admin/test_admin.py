@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -13,6 +13,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from django_tasklock import Event, locks
+from django_tasklock.models import Lock
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
     ADD,
@@ -254,6 +255,39 @@ def test_why_a_task_was_skipped_is_found_by_its_id(operator: Client) -> None:
         assert word in words
     assert "other:1" not in words
     assert "other:1" in words_of(operator.get(EVENTS, {"q": " other:1 "}))
+
+
+def test_equal_events_are_one_with_a_count_on_the_page_and_on_that_of_their_lock(
+    operator: Client,
+) -> None:
+    now = datetime.now(timezone.utc)
+    stores["default"].record([
+        *[Event("cleared", "video:1", "default", now, Owner(), by=who) for who in ("anna", "bob")],
+        *[
+            Event("skipped", "video:1", "default", now + timedelta(seconds=second),
+                  Owner(task="videos.transcode", task_id=f"id-{second}"), reason="coalesced")
+            for second in range(200)
+        ],
+    ])  # fmt: skip
+    for url in (EVENTS, url_of("change", Lock.named("default", "video:1").id)):
+        words = words_of(operator.get(url))
+        assert "skipped × 200 / 3m19s" in words
+        assert words.count("id-199") == 1
+        assert "id-198" not in words
+        assert "anna" in words
+        assert "bob" in words
+    assert "id-7" in words_of(operator.get(EVENTS, {"q": "id-7"}))
+
+
+def test_many_locks_that_are_cleared_together_are_one_line_of_the_log(
+    operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(25):
+        taken(f"video:{number}")
+    tick(operator, *boxes_of(operator.get(LIST)), post="yes")
+    assert locks.list() == []
+    (line,) = caplog.messages
+    assert ", … in store default: 25 locks cleared by " in line
 
 
 def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:
