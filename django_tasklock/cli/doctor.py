@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -41,7 +42,7 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     Without --requeue it changes nothing. --requeue sends each task with the key of
     its row alone, and is safe to do twice. A row whose run may live in another
     store is sent with --other-store, one that may be of several tasks with --task.
-    Of many problems it shows the first of each kind: -v 2 shows all, as does JSON.
+    Of many problems it shows the first, and counts: -v 2 shows all, as does JSON.
     Exits 1 if it finds a serious problem that --requeue did not mend.
 
     examples:
@@ -50,31 +51,30 @@ def doctor(command: BaseCommand, **options: Any) -> None:
       */5 * * * *  manage.py locks doctor > found || mail -s locks ops < found
     """
     aliases = [options["store"]] if options["store"] else None
-    problems = diagnose(aliases, options["task"], options["source_older"])
-    # The last is sent on a second word alone.
+    problems = [
+        problem
+        for problem in diagnose(aliases, options["source_older"])
+        if fnmatchcase(problem.about.task or options["task"], options["task"])
+    ]
+    # The last is sent on a second word alone; and none of which it is not known whose it is.
     sends = SENT if options["other_store"] else SENT[:-1]
-    found = [_row(problem, sends if options["requeue"] else ()) for problem in problems]
-    found.sort(key=lambda row: not row["serious"])
+    times = Counter(problem.what for problem in problems if isinstance(problem, LostRow))
+    sent = (sends if options["requeue"] and times[each.what] == 1 else () for each in problems)
+    found = list(map(_row, problems, sent))
+    counts = Counter(map(_head, found))
+    # Rare kinds first, so that the first ones are not all of one kind.
+    found.sort(key=lambda row: (not row["serious"], counts[_head(row)]))
     if options["format"] == "json":
         command.stdout.write(as_json(found))
     else:
-        shown = len(found) if options["verbosity"] > 1 else MOST_SHOWN
-        command.stdout.write("\n\n".join(_some(found, shown)) or "Nothing is wrong.")
+        said = list(map(_words, found))
+        if options["verbosity"] < 2 and len(found) > MOST_SHOWN:
+            lines = "\n".join(f"{count:,} {head}" for head, count in counts.items())
+            said = [lines, *said[:MOST_SHOWN], f"{len(found) - MOST_SHOWN:,} more: -v 2 shows all."]
+        command.stdout.write("\n\n".join(said) or "Nothing is wrong.")
     if any(row["serious"] for row in found):
         command.stdout.flush()
         sys.exit(1)
-
-
-def _some(found: Sequence[dict[str, Any]], most: int) -> Iterable[str]:
-    """The problems in words. Of more than ``most``: how many there are of each kind, and the first
-    of each."""
-    if len(found) <= most:
-        return map(_words, found)
-    counts = Counter(map(_head, found))
-    kinds = ([row for row in found if _head(row) == head] for head in counts)
-    some = [row for rows in kinds for row in rows[: max(1, most // len(counts))]]
-    said = "\n".join(f"{count:,} {head}" for head, count in counts.items())
-    return [said, *map(_words, some), f"{len(found) - len(some):,} more: -v 2 shows all."]
 
 
 def _head(row: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from itertools import chain, islice
 
 from django.conf import settings
@@ -33,11 +32,10 @@ TOLD = (Holder.GONE, Holder.OVERDUE)
 
 
 def diagnose(
-    aliases: Sequence[str] | None = None, task: str = "*", source_older: float | None = None
+    aliases: Sequence[str] | None = None, source_older: float | None = None
 ) -> Iterator[Problem]:
     """Yield all that is wrong with the work and the stores behind ``aliases`` (None: all stores).
 
-    ``task``: leave out what is wrong with another task alone (* and ? are wildcards).
     ``source_older``: also find rows that have waited in ``source`` for more seconds than that.
 
     It asks the databases, the stores, and Celery's servers and workers, which may take seconds.
@@ -49,10 +47,10 @@ def diagnose(
     silent: set[str] = set()
     yield from _settings()
     try:
-        all_work = [(each, lost_rows(each, task)) for each in works_by_rows()]
+        all_work = [(each, lost_rows(each)) for each in works_by_rows()]
         if source_older is not None:
-            same = works_by_rows(also_to=False)
-            all_work += [(each, waiting_rows(each, source_older, task)) for each in same]
+            every = [work for same_rows, _ in all_work for work in same_rows]
+            all_work += [([work], waiting_rows(work, every, source_older)) for work in every]
     except ImportError as error:
         all_work = []
         yield _no_tasks(error)
@@ -61,7 +59,7 @@ def diagnose(
         if not of.isdisjoint(chosen):
             yield from _answered(found, silent, of)
     for store in chosen.values():
-        found = chain(_locks(store, task), _reservations(store, task), _server(store))
+        found = chain(_locks(store), _reservations(store), _server(store))
         yield from _answered(found, silent, [store.alias])
 
 
@@ -105,11 +103,11 @@ def _rows(guard: StatusGuard, found: Iterator[Problem]) -> Iterator[Problem]:
         yield Problem("unknown", guard.label, message, about=about)
 
 
-def _locks(store: BaseStore, task: str) -> Iterator[Problem]:
+def _locks(store: BaseStore) -> Iterator[Problem]:
     """Locks whose process is gone, or late, where the store can list them."""
     try:
-        infos = (info for info in store.walk() if fnmatchcase(info.owner.task or "", task))
-        all_told = ((info, holder) for info in infos if (holder := holder_of(info)) in TOLD)
+        found = ((info, holder_of(info)) for info in store.walk())
+        all_told = (each for each in found if each[1] in TOLD)
         for info, holder in islice(all_told, MOST_GONE):
             # Asked once more: the owner may have released it, and ended, since it was read.
             now = store.find(info.name)
@@ -152,12 +150,12 @@ def _overdue(info: LockInfo) -> LockProblem:
     return LockProblem("overdue", info.name, message, hint, False, about, info=info)
 
 
-def _reservations(store: BaseStore, task: str) -> Iterator[Problem]:
+def _reservations(store: BaseStore) -> Iterator[Problem]:
     """Reservations whose message is gone, where the store can list them."""
     gone: list[tuple[QueuedJob, bool]] = []
     # Each of the two is reported by itself.
     with suppress(ListingNotSupported, ImportError):
-        if jobs := queued_jobs(store, task=task):
+        if jobs := queued_jobs(store):
             gone += tasks().gone_messages(jobs[:MOST_GONE])
         yield from first_of("reservation", store.alias, MOST_GONE, len(jobs))
     for job, ended in gone:

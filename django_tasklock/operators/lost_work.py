@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from fnmatch import fnmatchcase
 from itertools import islice
 from shlex import quote
 from typing import Any, TypeAlias
@@ -28,6 +27,7 @@ from django.utils.translation import gettext
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..stores import stores
+from .events import moment
 from .held import held_of
 from .holders import command_line
 from .problems import About, LostRow, Problem, first_of
@@ -69,8 +69,7 @@ def requeue(row: LostRow) -> tuple[bool, str | None]:
 
 
 def still_lost(seen: Collection[str]) -> list[LostRow]:
-    """Return the rows that are lost now as they were found, with that fence, each with the task
-    that was chosen: by `LostRow.seen`.
+    """Return the rows that are lost now as they were found, with that fence: by `LostRow.seen`.
 
     They are looked at as the doctor looks at them. Raises `StoreUnavailable`, and what importing
     the tasks raises.
@@ -79,35 +78,32 @@ def still_lost(seen: Collection[str]) -> list[LostRow]:
         row
         for same_rows in works_by_rows()
         if any(each.startswith(f"{work.task} ") for work in same_rows for each in seen)
-        for found in lost_rows(same_rows)
-        if isinstance(found, LostRow)
-        for row in found.by_task()
-        if row.sendable and row.seen in seen
+        for row in lost_rows(same_rows)
+        if isinstance(row, LostRow) and row.sendable and row.seen in seen
     ]
 
 
-def works_by_rows(*, also_to: bool = True) -> Iterable[list[Work]]:
-    """Return all guarded work; tasks that claim the same rows are in one list, if they give them
-    the same ``to``, or whatever that is.
+def works_by_rows() -> Iterable[list[Work]]:
+    """Return all guarded work; tasks that claim the same rows are in one list.
 
     Imports the modules with tasks. Raises `CeleryMissing`, and what importing raises.
     """
     found: dict[Any, list[Work]] = {}
     for work in tasks().guarded_tasks():
         with suppress(InvalidLockConfig):  # The system checks report it; and the task cannot run.
-            key = work.guard.model, work.guard.field, work.guard.to if also_to else None
+            key = work.guard.model, work.guard.field, work.guard.to
             _ = stores[work.store]
             found.setdefault(key, []).append(work)
     return found.values()
 
 
-def lost_rows(same_rows: Sequence[Work], task: str = "*") -> Iterator[Problem]:
-    """Yield a problem for each lost row of tasks that claim the same rows, and one for all rows
-    whose locks' names are not known. A lost row whose fence refuses every run is another problem,
-    and so is one that a run without the lock, or of another store, has claimed: it may live.
+def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
+    """Yield a problem for each lost row of tasks that claim the same rows, and each task whose row
+    it may be; and one for all rows whose locks' names are not known. A lost row whose fence refuses
+    every run is another problem, and so is one that a run without the lock, or of another store,
+    has claimed: it may live.
 
-    ``task``: only rows that may be of such a task (with * and ?). Raises `StoreUnavailable`, and
-    what the database raises.
+    Raises `StoreUnavailable`, and what the database raises.
     """
     guard, unknown = same_rows[0].guard, 0
     fence_fields = {work.guard.fence_field for work in same_rows}
@@ -117,38 +113,34 @@ def lost_rows(same_rows: Sequence[Work], task: str = "*") -> Iterator[Problem]:
     for pk, seen, locks in _unheld(same_rows, claimed, fence_field):
         if locks:
             fence = None if fence_field == guard.field else seen
-            yield from _lost(_responsible(same_rows, pk), task, pk, locks, fence)
+            yield from _lost(_responsible(same_rows, pk), pk, locks, fence)
         else:
             unknown += 1
-    if unknown and any(fnmatchcase(work.task, task) for work in same_rows):
+    if unknown:
         yield _nameless(same_rows, unknown)
 
 
-def waiting_rows(same_rows: Sequence[Work], older: float, task: str = "*") -> Iterator[Problem]:
+def waiting_rows(work: Work, every: Sequence[Work], older: float) -> Iterator[Problem]:
     """Yield a problem for each row that has waited in ``source`` for more than ``older`` seconds,
     and whose lock nobody holds: its message is lost, or comes late.
 
-    At most `MOST_ROWS` of a task. Rows whose locks' names are not known are left out. ``task``,
-    errors: as for `lost_rows`.
+    At most `MOST_ROWS`. Rows whose locks' names are not known are left out. ``every``: all work.
+    Raises as `lost_rows`.
     """
-    before, told = now() - timedelta(seconds=older), set[Any]()
-    for work in same_rows:
-        if not fnmatchcase(work.task, task):
-            continue
-        if work.guard.since_field is None:
-            message = gettext("Its guard has no since_field, so rows that wait are not found.")
-            yield Problem("unknown", work.task, message, "", False, About(work.task))
-            continue
-        rows = work.guard.waiting().filter(Q((f"{work.guard.since_field}__lt", before)))
-        yield from first_of("waiting too long", work.guard.label, MOST_ROWS, rows.count())
-        found = _unheld(same_rows, rows, work.guard.since_field)
-        for pk, since, locks in islice(found, MOST_ROWS):
-            if locks and pk not in told:
-                told.add(pk)
-                message = gettext("It has waited for a run since %(time)s, and nobody holds its lock.")
-                said = message % {"time": _moment(since)}
-                own = [one for one in same_rows if one.guard.waiting().filter(pk=pk).exists()]
-                yield from _found("waiting too long", own, task, pk, locks[0][1], said, pause=older)
+    guard, kind = work.guard, "waiting too long"
+    if guard.since_field is None:
+        message = gettext("Its guard has no since_field, so rows that wait are not found.")
+        yield Problem("unknown", work.task, message, "", False, About(work.task))
+        return
+    rows = guard.waiting().filter(Q((f"{guard.since_field}__lt", now() - timedelta(0, older))))
+    yield from first_of(kind, guard.label, MOST_ROWS, rows.count())
+    others = [one.guard for one in every if one.guard.model is guard.model and one is not work]
+    message = gettext("It has waited for a run since %(time)s, and nobody holds its lock.")
+    for pk, since, locks in islice(_unheld([work], rows, guard.since_field), MOST_ROWS):
+        if locks:
+            asks = any(other.waiting().filter(pk=pk).exists() for other in others)
+            said = message % {"time": moment(since)}
+            yield _found(kind, work, pk, locks[0][1], said, asks=asks, pause=older)
 
 
 def _unheld(same_rows: Sequence[Work], rows: QuerySet[Model], field: str) -> Iterator[Row]:
@@ -171,11 +163,10 @@ def _unheld(same_rows: Sequence[Work], rows: QuerySet[Model], field: str) -> Ite
 
 
 def _lost(
-    own: Sequence[Work], task: str, pk: Any, locks: Sequence[Lock], fence: int | None
+    own: Sequence[Work], pk: Any, locks: Sequence[Lock], fence: int | None
 ) -> Iterator[LostRow]:
     guard, kind, store, first = own[0].guard, "lost work", stores[own[0].store], ""
-    lock = locks[0][1]
-    values = {"status": guard.to, "lock": lock, "field": guard.fence_field, "fence": fence}
+    values = {"status": guard.to, "lock": locks[0][1], "field": guard.fence_field, "fence": fence}
     free = gettext("If no run of it lives, set its %(field)s to NULL first.")
     # Asked after the looks, so that it is larger than the fence of every run before them.
     if refuses_all(fence, store):
@@ -190,8 +181,8 @@ def _lost(
             "The row is “%(status)s”: a run without the lock has claimed it, and may be at work."
         )
     elif fence and not any(_may_have_given(*each, fence) for each in locks):
-        kind, began = "other store", datetime.fromtimestamp(fence / 1e6, timezone.utc)
-        values["time"] = _moment(began)
+        kind = "other store"
+        values["time"] = moment(datetime.fromtimestamp(fence / 1e6, timezone.utc))
         message = gettext(
             "The row is “%(status)s”, and nobody holds its lock %(lock)s here. But this store has "
             "not given its fence, of %(time)s. Another store or KEY_PREFIX has, and its run may "
@@ -200,32 +191,28 @@ def _lost(
         first = gettext("See that the workers have these settings, and that no run of it lives.")
     else:
         message = gettext("The row is “%(status)s”, and nobody holds its lock %(lock)s.")
-    yield from _found(kind, own, task, pk, lock, message % values, first % values, fence)
+    said, asks = (message % values, first % values), len(own) > 1
+    yield from (_found(kind, one, pk, locks[0][1], *said, fence, asks=asks) for one in own)
 
 
 def _found(
-    kind: str, own: Sequence[Work], task: str, pk: Any, lock: str, message: str, first: str = "",
-    fence: int | None = None, pause: float = REQUEUED_SECONDS,
-) -> Iterator[LostRow]:  # fmt: skip
-    """The row, if it may be one of a ``task``. ``own``: the tasks whose row it may be; ``first``:
-    what is to be done before one of them is sent."""
-    works = [work for work in own if fnmatchcase(work.task, task)]
-    if not works:
-        return
-    work, options = works[0], "--requeue"
-    options += " --other-store" if kind == "other store" else ""
-    options += f" --source-older={pause:g}" if kind == "waiting too long" else ""
-    options += f" --task={quote(work.task)}" if len(own) > 1 else ""
+    kind: str, work: Work, pk: Any, lock: str, message: str, first: str = "",
+    fence: int | None = None, *, asks: bool, pause: float = REQUEUED_SECONDS,
+) -> LostRow:  # fmt: skip
+    """``first``: what is to be done before the task is sent. ``asks``: it may be another task's."""
+    more = {"other store": "--other-store", "waiting too long": f"--source-older={pause:g}"}
+    options = ["--requeue", more.get(kind, ""), f"--task={quote(work.task)}" if asks else ""]
     hint = gettext("Send %(task)s again: %(command)s")
-    if len(works) > 1:
-        hint = gettext("Send the one of %(task)s again whose row it is: %(command)s")
-    command = command_line("doctor", store=work.store, options=options)
-    hint %= {"task": _names(works), "command": command}
-    sure = work.task if len(works) == 1 else None
-    about = About(sure, work.store, lock, work.guard.label, str(pk))
-    yield LostRow(
+    if asks:
+        hint = gettext(
+            "Several tasks may work on it. If it is this one’s, send %(task)s again: %(command)s"
+        )
+    command = command_line("doctor", store=work.store, options=" ".join(options))
+    hint %= {"task": work.task, "command": command}
+    about = About(work.task, work.store, lock, work.guard.label, str(pk))
+    return LostRow(
         kind, f"{work.guard.label} {pk}", message, f"{first} {hint}".strip(), kind != "unknown",
-        about, works=works, pk=pk, fence=fence, pause=pause,
+        about, work=work, pk=pk, fence=fence, asks=asks, pause=pause,
     )  # fmt: skip
 
 
@@ -234,19 +221,11 @@ def _may_have_given(alias: str, name: str, fence: int) -> bool:
     return known is None or known[0] <= fence <= known[1]
 
 
-def _moment(at: datetime) -> str:
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _names(works: Sequence[Work]) -> str:
-    return ", ".join(work.task for work in works)
-
-
 def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
-    guard = same_rows[0].guard
+    guard, names = same_rows[0].guard, ", ".join(work.task for work in same_rows)
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
-    values = {"status": guard.to, "count": count, "tasks": _names(same_rows)}
+    values = {"status": guard.to, "count": count, "tasks": names}
     about = About(same_rows[0].task, model=guard.model._meta.label)
     return Problem("unknown", guard.label, message % values, hint % values, False, about)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext, gettext_noop
@@ -72,33 +72,25 @@ def first_of(kind: str, what: str, shown: int, total: int) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRow(Problem):
-    """A row with work that no run does, and whose lock nobody holds. ``works``: the tasks, one at
-    least, of which one is to be sent again, at most once in ``pause`` seconds. ``fence`` is the
-    row's own."""
+    """A row with work that no run does, and whose lock nobody holds. ``work`` is the task to be
+    sent again, at most once in ``pause`` seconds. ``asks``: the row may be another task's, which
+    has a problem of its own. ``fence`` is the row's own."""
 
-    works: Sequence[Work]
+    work: Work
     pk: Any
     fence: int | None
+    asks: bool
     pause: float
 
     @property
-    def work(self) -> Work:
-        """The task, or the first of several. All have the same rows."""
-        return self.works[0]
-
-    @property
     def sendable(self) -> bool:
-        """Whether it is known which task can be sent again: no fence refuses its run."""
-        return self.kind in SENT and len(self.works) == 1
+        """Whether its task can be sent again: no fence refuses its run."""
+        return self.kind in SENT
 
     @property
     def seen(self) -> str:
         """What tells this lost row from another, and from itself when it is lost again."""
         return f"{self.work.task} {self.pk} {self.fence} {self.kind}"
-
-    def by_task(self) -> Sequence[LostRow]:
-        """Return the row for each of its tasks, as if that were its only one."""
-        return [replace(self, works=[work]) for work in self.works]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

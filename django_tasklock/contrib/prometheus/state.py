@@ -112,7 +112,8 @@ def _add_lost_rows(gauge: GaugeMetricFamily) -> None:
         for same_rows in works_by_rows():
             total = totals.setdefault(same_rows[0].guard.label, Counter())
             try:
-                total.update(problem.kind for problem in lost_rows(same_rows))
+                found = {(each.kind, each.what) for each in lost_rows(same_rows)}
+                total.update(kind for kind, _ in found)
             except (StoreUnavailable, DatabaseError):
                 total["silent"] += 1
     for label, total in totals.items():
