@@ -17,7 +17,7 @@ from ..operators.problems import SENT, LostRow, Problem
 from .arguments import add_format, lock_ttl
 from .tables import as_json
 
-MOST_SHOWN = 7  # of three lines and an empty one: a mail that is read
+MOST_SHOWN = 6  # of three lines and an empty one: a mail that is read
 
 
 def add_arguments(parser: CommandParser) -> None:

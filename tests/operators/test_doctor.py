@@ -90,7 +90,7 @@ def test_of_many_problems_the_first_of_each_kind_are_shown_with_how_many_there_a
     said, status = doctor()
     lines = said.splitlines()
     assert lines[:2] == ["40 lost work", "1 owner gone"]
-    assert lines[-1] == "34 more: -v 2 shows all."
+    assert lines[-1] == "35 more: -v 2 shows all."
     assert "owner gone: gone:1" in lines
     assert (len(lines) <= 30, status) == (True, 1)
     assert doctor("-v", "2")[0].count("lost work: ") == 40
