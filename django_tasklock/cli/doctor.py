@@ -69,7 +69,9 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     else:
         said = list(map(_words, found))
         if options["verbosity"] < 2 and len(found) > MOST_SHOWN:
-            lines = "\n".join(f"{count:,} {head}" for head, count in counts.items())
+            lines = "\n".join(
+                f"{counts[head]:,} {head}" for head in dict.fromkeys(map(_head, found))
+            )
             said = [lines, *said[:MOST_SHOWN], f"{len(found) - MOST_SHOWN:,} more: -v 2 shows all."]
         command.stdout.write("\n\n".join(said) or "Nothing is wrong.")
     if any(row["serious"] for row in found):
