@@ -69,9 +69,8 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     else:
         said = list(map(_words, found))
         if options["verbosity"] < 2 and len(found) > MOST_SHOWN:
-            lines = "\n".join(
-                f"{counts[head]:,} {head}" for head in dict.fromkeys(map(_head, found))
-            )
+            heads = dict.fromkeys(map(_head, found))
+            lines = "\n".join(f"{counts[head]:,} {head}" for head in heads)
             said = [lines, *said[:MOST_SHOWN], f"{len(found) - MOST_SHOWN:,} more: -v 2 shows all."]
         command.stdout.write("\n\n".join(said) or "Nothing is wrong.")
     if any(row["serious"] for row in found):

@@ -89,7 +89,7 @@ def test_of_many_problems_the_first_of_each_kind_are_shown_with_how_many_there_a
     orphan("gone:1")
     said, status = doctor()
     lines = said.splitlines()
-    assert lines[:2] == ["40 lost work", "1 owner gone"]
+    assert lines[:2] == ["1 owner gone", "40 lost work"]
     assert lines[-1] == "35 more: -v 2 shows all."
     assert "owner gone: gone:1" in lines
     assert (len(lines) <= 30, status) == (True, 1)
