@@ -133,6 +133,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         said["waiting"] = [waiter_cells(owner) for owner in service.waiters(lock.name)]
         if info is not None:
             said |= {"sentence": sentence(info), "facts": facts(info, self._row(request, info))}
+            said["terminate"] = terminating(info)
             if info.owner.task_id:
                 said["of_task"] = history(request, lock.store, info.owner.task_id)
         elif held_permits(service, lock.name):
@@ -141,9 +142,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             # Of a permit: to pause the jobs that take one, all of its name are held.
             name = base_of(lock.name, info.owner.slots) if info else lock.name
             said["hold_url"] = address(request, "add", name=name, store=lock.store)
-            if info:
-                clear_url = address(request, "delete", lock.pk)
-                said |= {"clear_url": clear_url, "terminate": terminating(info)}
+            said["clear_url"] = address(request, "delete", lock.pk) if info else None
         return said
 
     def _row(self, request: HttpRequest, info: LockInfo) -> str:

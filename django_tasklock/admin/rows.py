@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
@@ -99,12 +98,12 @@ class LockChangeList(ChangeList):
                 "held": lock.holder in (Holder.ALIVE, Holder.UNKNOWN),
             }
             states = {"", lock.holder.name.lower(), *(word for word in also if also[word])}
-            lock.words = {"state": states, "task": {"", info.owner.task or ""}}
+            lock.words = {"state": states, "task": {"", info.owner.task}}
         rows.sort(key=_rank)
-        names = sorted({task for lock in rows for task in lock.words["task"]})
         self.chosen = {each: request.GET.get(each, "") for each in ("state", "task")}
         self.states = self._choices(rows, "state", STATES)
-        tasks = {task: shortened(task) for task in names} | {"": gettext("all tasks")}
+        names = sorted({lock.info.owner.task for lock in rows} - {None})
+        tasks = {"": gettext("all tasks"), **{name: shortened(name) for name in names}}
         self.tasks = self._choices(rows, "task", tasks)
         return Rows(lock for lock in rows if self._fits(lock, *self.chosen))
 
@@ -119,10 +118,8 @@ class LockChangeList(ChangeList):
         for word in dict.fromkeys([*labels, chosen]):
             count = sum(word in lock.words[name] for lock in others)
             if count or word in ("", chosen):
-                # Counts of a part would stand beside that of the whole store.
-                known = None if self.reading.more else count
                 url, label = self.get_query_string({name: word or None}), labels.get(word, word)
-                found.append({"label": label, "count": known, "url": url, "chosen": word == chosen})
+                found.append({"label": label, "count": count, "url": url, "chosen": word == chosen})
         return found
 
     def get_results(self, request: HttpRequest) -> None:
@@ -136,5 +133,5 @@ class LockChangeList(ChangeList):
 
 
 def _rank(lock: Any) -> tuple[Any, ...]:
-    began = lock.began.timestamp() if lock.began else inf
-    return *(word not in lock.words["state"] for word in FIRST), began, lock.name
+    first = (word not in lock.words["state"] for word in FIRST)
+    return *first, lock.began is None, lock.began, lock.name
