@@ -173,6 +173,7 @@ def test_the_list_counts_down_and_follows_its_store(open_page: Open, errors: lis
     refresh(page)
     expect(names(page)).to_have_text(["video:2", "video:3"])
     expect(page.locator(".tasklock-tabs [aria-current] .tasklock-count")).to_have_text("2")
+    expect(page.get_by_text("2 locks", exact=True)).to_be_visible()
 
     # And a box that came by itself to count as the others do
     row(page, "video:3").get_by_role("checkbox").check()
@@ -221,6 +222,7 @@ def test_what_is_not_known_any_more_is_grey(
             re.compile(r"as of \d+:\d\d.*no answer")
         )
         expect(page.locator(".tasklock-tabs .tasklock-count")).to_be_hidden()
+        expect(page.get_by_text("1 lock", exact=True)).to_be_hidden()
         notice = page.locator("#tasklock-live").bounding_box()
         search = page.locator("#searchbar").bounding_box()
         assert notice is not None and search is not None  # noqa: PT018

@@ -112,7 +112,7 @@
             } else {
                 replaceAll(answer);
             }
-            for (const part of [".tasklock-tabs", "#tasklock-notice"]) {
+            for (const part of [".tasklock-tabs", "#tasklock-notice", "#tasklock-pages"]) {
                 document.querySelector(part).replaceChildren(
                     ...answer.querySelector(part).childNodes);
             }
