@@ -13,6 +13,7 @@ id                      level    condition
 ``I001``                info     the cache ignores its errors; its locks do not
 ``W006``                warning  the module of the project's Celery app was not imported
 ``W011``                warning  a view's lock ends before the transaction of its request
+``W012``                warning  a setting's name begins as ours do, and nothing reads it
 ``W003``                warning  ``--deploy``: the store did not answer
 the id of the finding   warning  ``--deploy``: what `BaseStore.check` finds on the server,
                         or info  such as ``django_tasklock.eviction``
@@ -37,7 +38,7 @@ from django.urls import get_resolver
 
 from ._compat.django_database import is_unlocked_early
 from ._values.printable import printable
-from .conf import configured_stores, task_url
+from .conf import KEYS, SETTING, TASK_URL_SETTING, configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
 from .stores.base import BaseStore
@@ -49,6 +50,8 @@ Found = tuple[str, object, str | None]
 # By the first letter of an id.
 LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 UNTIL = "Write lock_view(..., until_commit=True), or exempt the view by non_atomic_requests."
+SETTINGS = f'Write {SETTING} = {{"default": {{...}}}}, with {", ".join(KEYS)}; or '
+SETTINGS += f"{TASK_URL_SETTING}. A setting of your own needs another name."
 ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."
 # What is to be said of caches that do not exclude: the id, the words behind those that name the
 # store, and the hint.
@@ -76,11 +79,13 @@ def message(id: str, text: object, hint: str | None = None) -> checks.CheckMessa
 
 def check_stores(**_: Any) -> Messages:
     """Return what is wrong with the settings. Asks no server."""
-    wrong = _errors(configured_stores)
-    if wrong:
-        return wrong
-    wrong = _errors(lambda: task_url("id"))
-    return wrong + [message for alias in configured_stores() for message in _check_store(alias)]
+    names = {each for each in dir(settings) if each.startswith(SETTING)}
+    unknown = sorted(names - {SETTING, TASK_URL_SETTING})
+    found = [message("W012", f"nothing reads the setting {each}.", SETTINGS) for each in unknown]
+    found += _errors(lambda: task_url("id"))
+    if wrong := _errors(configured_stores):
+        return found + wrong
+    return found + [message for alias in configured_stores() for message in _check_store(alias)]
 
 
 def check_servers(**_: Any) -> Messages:

@@ -11,10 +11,11 @@ from typing import Any
 from django.apps import apps
 from django.core.exceptions import FieldDoesNotExist, FieldError
 from django.db import InterfaceError, OperationalError, router
-from django.db.models import Model, Q, QuerySet
+from django.db.models import DateTimeField, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
+from ._values.printable import printable
 from ._values.tokens import new_token
 from .exceptions import InvalidLockConfig, StatusConflict
 
@@ -29,6 +30,7 @@ LARGEST_FENCE = 10**16 - 1
 # The arguments of a guard after its model.
 ARGUMENTS = (
     "pk", "field", "source", "to", "done", "failed", "filter", "exclude", "fence_field",
+    "since_field",
 )  # fmt: skip
 
 
@@ -59,6 +61,8 @@ class StatusGuard:
         exclude: a `Q` that the row must not match.
         fence_field: the name of a ``BigIntegerField`` that may be null. It keeps the fence of the
             last claim. A lease with an earlier fence cannot claim or finish the row.
+        since_field: the name of a ``DateTimeField`` that says since when a row in ``source``
+            waits, such as "uploaded_at". ``locks doctor --source-older`` looks at it.
 
     A run that holds the lock is the only run. So it may claim a row that is in ``to`` already,
     which a dead run has left behind; ``filter`` and ``exclude`` do not apply to such a row. But a
@@ -82,9 +86,11 @@ class StatusGuard:
         filter: Q | None = None,
         exclude: Q | None = None,
         fence_field: str | None = None,
+        since_field: str | None = None,
     ) -> None:
         self._model, self.label = model, _label_of(model)
         self.pk, self.field, self.fence_field = pk, field, fence_field
+        self.since_field = since_field
         is_one = isinstance(source, str) or not isinstance(source, Iterable)
         self.source = [source] if is_one else list(source)
         self.to, self.done, self.failed = to, done, failed
@@ -114,7 +120,7 @@ class StatusGuard:
         given = self._model
         try:
             model: type[Model] = apps.get_model(given) if isinstance(given, str) else given
-            for name in filter(None, (self.field, self.fence_field)):
+            for name in filter(None, (self.field, self.fence_field, self.since_field)):
                 owner: Any = model._meta.get_field(name).model
                 if owner._meta.concrete_model is not model._meta.concrete_model:
                     where = f"its field {name} is in the table of {owner._meta.label}"
@@ -127,7 +133,7 @@ class StatusGuard:
         return model
 
     def field_trouble(self) -> str:
-        """Return which field cannot hold what the guard writes, as a sentence; "" if both can.
+        """Return which field cannot hold what the guard needs there, as a sentence; "" if all can.
         Raises `InvalidLockConfig` as `model`."""
         model = self.model
         field: Any = model._meta.get_field(self.field)
@@ -138,6 +144,10 @@ class StatusGuard:
                 return f"{where} has no choice {status!r}. Correct the guard, or add the choice."
             if longest and isinstance(status, str) and len(status) > longest:
                 return f"{where} cannot hold {status!r}: its max_length is {longest}."
+        if self.since_field and not isinstance(
+            model._meta.get_field(self.since_field), DateTimeField
+        ):
+            return f"the field {self.label}.{self.since_field} (since_field) is no DateTimeField."
         if self.fence_field is None:
             return ""
         field = model._meta.get_field(self.fence_field)
@@ -168,6 +178,11 @@ class StatusGuard:
     def rows(self) -> QuerySet[Model]:
         """Return all rows of the model, on the database that it is written to."""
         return QuerySet(self.model, using=router.db_for_write(self.model))
+
+    def waiting(self) -> QuerySet[Model]:
+        """Return the rows in ``source`` that a run could claim."""
+        rows: QuerySet[Model] = self.rows().filter(self._fresh())
+        return rows
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:
         """Take the row for a run that holds the lock, with one UPDATE.
@@ -240,6 +255,14 @@ class StatusGuard:
         """Return whether the row is in this status."""
         return bool(self.rows().filter(Q((self.field, status)), pk=pk).exists())
 
+    def refuse_atomic(self) -> None:
+        """Raise `RuntimeError` inside ``atomic()``: no other connection would see a claim before
+        the commit, and a rollback would undo it although the work was done."""
+        if is_in_atomic(self.rows().db):
+            why = "its claim must be seen by other workers at once, and must not be rolled back"
+            what = f"the guard of {self.label} was used inside atomic(): {why}"
+            raise RuntimeError(f"{what}. Move atomic() into the task, or call it in on_commit().")
+
     def _fresh(self) -> Q:
         fresh = Q((f"{self.field}__in", self.source))
         if self.filter is not None:
@@ -264,13 +287,8 @@ class StatusGuard:
         A connection that was cut, before the UPDATE or in it, is replaced once. The UPDATE may
         have been carried out all the same: then the row is as ``changed`` says.
         """
+        self.refuse_atomic()
         rows = self.rows()
-        # Inside atomic() no other connection would see the change before the commit, and a rollback
-        # would undo it although the work was done.
-        if is_in_atomic(rows.db):
-            why = "its claim must be seen by other workers at once, and must not be rolled back"
-            what = f"the guard of {self.label} was used inside atomic(): {why}"
-            raise RuntimeError(f"{what}. Move atomic() into the task.")
         try:
             return bool(rows.filter(which).update(**changes))
         except AWAY:
@@ -283,11 +301,14 @@ class StatusGuard:
 class GuardedRow:
     """The row ``pk`` of a ``guard``, on which one run works."""
 
-    def __init__(self, guard: Any, pk: Any, task_id: Any = None) -> None:
-        self.guard, self.pk = guard, pk
+    def __init__(self, guard: Any, pk: Any, task_id: Any = None, who: object = "a run") -> None:
+        self.guard, self.pk, self.who = guard, pk, who
         # The fence of the row; and what it is in a run without the lock.
         self.fence: int | None = None
         self.mark = mark_of(task_id)
+
+    def __str__(self) -> str:
+        return printable(f"{self.guard.label} {self.pk}")
 
     @contextmanager
     def claimed(self, lease: Any) -> Iterator[bool]:
@@ -298,6 +319,7 @@ class GuardedRow:
         has changed the row meanwhile, and `LeaseLost` if the lease was lost and the row cannot show
         whether the result counts.
         """
+        self.guard.refuse_atomic()
         claimed: Any = None  # Not known.
         if self.guard.fence_field:
             self.fence = self.mark if lease is None else lease.fence
@@ -305,6 +327,8 @@ class GuardedRow:
             claimed = self.claim(lease)
             if not claimed and lease is not None:
                 lease.assert_held()  # If it is lost, a redelivery may have the row.
+            if not claimed:
+                self.skip(lease)
             yield claimed
             if claimed and lease is not None and self.fence is None:
                 # Without a fence the row cannot distinguish this run from the next holder's.
@@ -327,6 +351,17 @@ class GuardedRow:
         if lease is None:
             return bool(self.guard.claim_alone(self.pk, self.mark))
         return bool(self.guard.claim(self.pk, self.fence))
+
+    def skip(self, lease: Any) -> None:
+        """Say why there is no work on the row. Raises what the database raises."""
+        of = self.who, self, lease and lease.name
+        if self.guard.rows().filter(pk=self.pk).exists():
+            logger.info("skipped %s: its row %s is not in a state to be worked on, lock %s", *of)
+        else:
+            logger.warning(
+                "skipped %s: there is no row %s, lock %s. Was it sent before the commit? Use "
+                "delay_on_commit() or transaction.on_commit()", *of,
+            )  # fmt: skip
 
     def finish(self, lease: Any) -> None:
         """Give the row the status of a run that succeeded."""

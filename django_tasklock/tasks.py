@@ -31,7 +31,7 @@ from ._engine.service import LockedOptions
 from ._engine.waiting import Steps
 from ._values.arguments import check_known, checked_name, checked_ttl
 from ._values.owner import Owner
-from ._values.signatures import is_generator, signature_of
+from ._values.signatures import is_generator, refuse_bare, signature_of
 from ._values.tokens import new_token
 from .checks import check_lock, message
 from .exceptions import AlreadyQueued, InvalidLockConfig, LockNotAcquired, StoreUnavailable
@@ -98,9 +98,11 @@ def locked(
     * `StoreUnavailable` if the store does not answer before the function is called.
     """
 
+    refuse_bare("locked", name)
+
     def decorate(function: Function) -> Function:
-        if not inspect.isroutine(function):
-            raise TypeError(f"@locked must decorate a function, below @task(), not {function!r}")
+        if not inspect.isroutine(function) or isinstance(function, classmethod | staticmethod):
+            raise TypeError(f"@locked(name) decorates a function, below @task(), not {function!r}")
         path = f"{function.__module__}.{function.__qualname__}"
         try:
             task = _LockedTask(function, path, name, guard, unique_for, options)
@@ -210,7 +212,7 @@ class _LockedTask(Around):
         task_id = getattr(getattr(arguments.get("context"), "task_result", None), "id", None)
         run.said = {"task": self.task, "task_id": task_id}
         if self.guard is not None:
-            run.row = GuardedRow(self.guard, self.guard.pk_of(arguments))
+            run.row = GuardedRow(self.guard, self.guard.pk_of(arguments), who=self.task)
             run.quiet = True  # The row says whether the result counts.
 
     def answer(self, run: _Run, error: Any) -> Any:

@@ -22,7 +22,7 @@ from ._values.arguments import check_known, checked_template
 from ._values.durations import age
 from ._values.lock_info import LockInfo
 from ._values.printable import printable
-from ._values.signatures import signature_of
+from ._values.signatures import refuse_bare, signature_of
 from .exceptions import LockNotAcquired, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def lock_view(
     check_known("lock_view", options, OPTIONS)
     options.setdefault("renew", True)
     how = How(**options)
+    refuse_bare("lock_view", name)
     if not callable(name):
         checked_template(name)
     outage_code = status if outage_status is None else outage_status

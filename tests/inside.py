@@ -20,6 +20,7 @@ from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from weakref import WeakValueDictionary
 
 import pytest
@@ -65,6 +66,11 @@ LATER = {
     "COUNTERS": "contrib.measures:COUNTERS",
     "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
     "MOST_LABELS": "contrib.measures:MOST_LABELS",
+    "age": "_values.durations:age",
+    "label_of": "contrib.measures:label_of",
+    "AT_ZERO": "contrib.measures:AT_ZERO",
+    "GAUGES": "contrib.prometheus.state:GAUGES",
+    "STATES": "contrib.prometheus.state:STATES",
     "LockCollector": "contrib.prometheus.state:LockCollector",
     # Celery
     "active_apps": "_compat.celery:active_apps",
@@ -80,6 +86,7 @@ LATER = {
 REPLACED = {
     "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
+    "look_at_most": ["operators.doctor.MOST_GONE", "operators.lost_work.MOST_ROWS"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "recall_after": ["_engine.stopping.RECALL_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
@@ -303,12 +310,13 @@ def instead_of_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object
 
 
 @contextmanager
-def counting() -> Iterator[Any]:
-    """The counters for Prometheus, which count until the block ends."""
+def counting() -> Iterator[None]:
+    """The counters for Prometheus, which count until the block ends; they have met no label."""
     counters = import_module("django_tasklock.contrib.prometheus.counters").counters
     counters.connect()
     try:
-        yield counters
+        with patch("django_tasklock.contrib.measures._labels", set()):
+            yield
     finally:
         for signal, receiver in counters.receivers.items():
             signal.disconnect(receiver)

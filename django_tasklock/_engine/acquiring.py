@@ -115,7 +115,8 @@ class Acquiring:
     ``template``: what the name was filled from. ``token``: one that `new_token` made, for a process
     that releases what another process acquires. ``note``: the store writes it with the lease, on
     most stores in the same round trip, unless its key has another text: `Use.note_kept`.
-    ``record``: the owner's; None: that of `Use.record`; it is changed.
+    ``record``: the owner's; None: that of `Use.record`; it is changed. ``tries``: how often its
+    message was requeued.
     """
 
     how: How
@@ -125,6 +126,7 @@ class Acquiring:
     token: str | None = None
     note: Note | None = None
     record: dict[str, Any] | None = None
+    tries: int = 0
     began: float = field(init=False)
     keeper: Keeper = field(init=False)
     own: OwnToken = field(init=False)
@@ -217,8 +219,9 @@ class Acquiring:
     def refused(self, holder: LockInfo) -> LockInfo:
         """Note that ``holder`` has the lock, and return it."""
         self.keeper.forget(self.own)
-        waited, record = clock.now() - self.began, self.own.record
-        note_event(self.keeper.store, "refused", self.name, record, holder=holder, seconds=waited)
+        waited, record, store = clock.now() - self.began, self.own.record, self.keeper.store
+        if self.tries & (self.tries + 1) == 0:  # All looks of many messages would be a flood.
+            note_event(store, "refused", self.name, record, holder=holder, seconds=waited)
         self._tell(lock_contended, holder=holder, owner=Owner.from_record(record))
         return holder
 
@@ -344,12 +347,12 @@ def _is_other_run(holder: LockInfo, own: OwnToken) -> bool:
 
 def clear(
     store: BaseStore, name: str, token: str | None, digest: str | None, holder: LockInfo | None,
-    *, by: str | None,
+    *, by: str | None, many: bool = False,
 ) -> bool:  # fmt: skip
     """Remove what holds a lock, and tell of it. Returns False if nothing was removed.
 
     ``token`` and ``digest``: remove only that. ``holder``: what was found there. ``by``: what
-    clears it, for the log.
+    clears it, for the log; ``many``: of many locks together.
     """
     if not store.clear(name, token, digest):
         return False
@@ -360,7 +363,7 @@ def clear(
         note_event(store, "cleared", name, owner, by=by)
     tell(
         lock_cleared, name=name, store=store.alias, token=token, holder=holder, by=by,
-        cause=CAUSES.get(by or "", "cleared"),
+        cause=CAUSES.get(by or "", "cleared"), many=many,
     )  # fmt: skip
     return True
 

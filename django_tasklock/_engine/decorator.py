@@ -142,6 +142,8 @@ def refuse(function: Any) -> None:
         mend = "a call of a class only makes an object. Decorate the method that does the work."
     elif is_generator(called):
         mend = "a generator's body runs after the call. Use `with lock(...)` inside the body."
+    elif not callable(function) or isinstance(function, staticmethod):
+        mend = f"it is a {type(function).__name__}. Put the decorator that makes it above @lock."
     else:
         return
     name = getattr(function, "__qualname__", function)

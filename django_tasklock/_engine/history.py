@@ -2,7 +2,8 @@
 
 Nothing is written for a lock that is taken and released without anybody in the way. For everything
 else the caller only appends to a queue, and the store's thread writes what has come together in a
-second. Events are for people who look later: those that cannot be written are dropped.
+second. Events are for people who look later: those that cannot be written are dropped. What has
+become of a refused call says more than its refusal: the two are one event.
 
 The marker of a call of a task that is not run says the same as its event.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 from .._values import clock
 from .._values.lock_info import Event, Kind, LockInfo, shown
-from .._values.owner import HELD_BY, Owner, recorded
+from .._values.owner import Owner, recorded
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
 from .jobs import jobs_of
@@ -29,10 +30,6 @@ logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.
 BATCH_SECONDS = 1.0
-# The fields of an owner that are for people: those for programs take half of the room.
-SHOWN = (
-    "host", "pid", "task", "task_id", "thread", "held_by", "reason", "mark", "slots",
-)  # fmt: skip
 # Why a task was skipped; ``signals.OUTCOMES`` has them too.
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
@@ -67,13 +64,14 @@ def write_events(store: BaseStore) -> None:
     events, found = jobs_of(store).events, dict[object, Event]()
     with suppress(IndexError):  # Another thread may empty it at the same time.
         while True:
-            noted = events.popleft()
-            key, event = _event(store, *noted)
-            if (before := found.pop(key, None)) is not None:
-                seconds = max(before.seconds or 0.0, event.seconds or 0.0)
-                since = before.since or before.at
-                event = replace(event, seconds=seconds, count=before.count + 1, since=since)
-            found[key] = event
+            event = _event(store, *events.popleft())
+            owner, refused = event.owner, event.kind == "refused"
+            key = event.name, owner.task, owner.task_id, owner.held_by
+            answers = event.holder is not None or event.kind == "given up"
+            if answers and (before := found.pop(key, None)) is not None:
+                both, holder = together([event, before]), event.holder or before.holder
+                event = both if refused else replace(both, holder=holder, count=1, since=None)
+            found[key if refused else object()] = event
     if not found:
         return
     try:
@@ -82,26 +80,30 @@ def write_events(store: BaseStore) -> None:
         logger.debug("the history of the lock store %s was not written: %s", store.alias, error)
 
 
+def together(events: Sequence[Event]) -> Event:
+    """Return one event for some that are alike, the newest first."""
+    newest, oldest = events[0], events[-1]
+    seconds = max((each.seconds for each in events if each.seconds is not None), default=None)
+    count, since = sum(each.count for each in events), oldest.since or oldest.at
+    return replace(newest, seconds=seconds, count=count, since=since)
+
+
 def _event(
     store: BaseStore, at: float, kind: Kind, name: str, owner: Any, holder: Any, fields: Any
-) -> tuple[object, Event]:
-    """The event; and before it what refusals have in common that become one. Others become none."""
-    key: object = object()
-    if kind == "refused":
-        lease = holder.token or holder.digest
-        key = name, lease, owner.get("task"), owner.get("task_id"), owner.get(HELD_BY)
+) -> Event:
     if isinstance(holder, LockInfo):
         holder = holder.owner
     texts = {key: recorded(fields[key]) for key in ("by", "reason") if fields.get(key) is not None}
-    return key, Event(
+    return Event(
         kind, shown(name), store.alias, datetime.fromtimestamp(at, timezone.utc),
         _for_people(owner), None if holder is None else _for_people(holder), **{**fields, **texts},
     )  # fmt: skip
 
 
 def _for_people(owner: Mapping[str, Any] | Owner) -> Owner:
-    read = partial(getattr, owner) if isinstance(owner, Owner) else owner.get
-    return Owner(**{field: read(field) for field in SHOWN})
+    """Without the fields for programs, which take half of the room."""
+    known = owner if isinstance(owner, Owner) else Owner.from_record(owner)
+    return replace(known, boot=None, pidns=None, timens=None, start=None, group=None, inside=None)
 
 
 def reason_of(holder: LockInfo) -> SkipReason:

@@ -40,7 +40,7 @@ MISTAKE_PAUSE_SECONDS = 0.1
 # So many jobs are done between two looks at the leases: each may take a while.
 JOBS_AT_ONCE = 10
 # Of more events that come together the oldest are dropped.
-MOST_EVENTS = 2000
+MOST_EVENTS = 10_000
 # How long the end of the process waits for the jobs of all stores.
 LAST_SECONDS = 2.0
 

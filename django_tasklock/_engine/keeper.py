@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -125,9 +126,8 @@ class Keeper:
         if alarm is not None:
             alarm()
 
-    def give_up(self, own: OwnToken, *, noted: bool = False) -> None:
-        """Have the token given back as soon as the store answers, unless it is over. ``noted``:
-        whether that is an event of the history."""
+    def give_up(self, own: OwnToken) -> None:
+        """Have the token given back as soon as the store answers, unless it is over."""
         over = own.state == GIVEN_UP or self.table.get(own.token) is not own
         if over or self.inherited:
             return
@@ -142,8 +142,6 @@ class Keeper:
             self.jobs.later(partial(self._give_back, own, iter(LATER_LOOKS_SECONDS)))
         own.state = GIVEN_UP  # Not before: a caller that is interrupted before is called again.
         self.forget(own)
-        if noted:
-            note_event(self.store, "given up", own.name, own.record)
 
     def forget(self, own: OwnToken) -> None:
         """The token is over."""
@@ -204,6 +202,9 @@ class Keeper:
         for own in list(self.table.values()):
             if own.of() is None and own.bare:
                 self.forget(own)
+                if own.renew:
+                    words = f"the lease on {own.name} was not released: it ends with its ttl"
+                    self.jobs.later(partial(warnings.warn, words, ResourceWarning))
             elif own.of() is None:
                 self.give_up(own)
             elif own.renew and own.until <= now:

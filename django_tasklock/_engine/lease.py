@@ -303,7 +303,7 @@ class Lease:
 
     def give_up(self) -> None:
         """Have the lease given back by the store's thread, unless it is over."""
-        self._keeper.give_up(self._own, noted=True)
+        self._keeper.give_up(self._own)
 
     def _why(self) -> str:
         own = self._own

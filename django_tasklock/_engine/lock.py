@@ -130,6 +130,8 @@ class LockContext(Generic[Held]):
         several = isinstance(name, list | tuple)
         if several:
             checked_several(name)
+        elif callable(name):
+            raise TypeError('@lock needs the name of a lock: write @lock("a name")')
         self._names = tuple(name) if several else (name,)
         for each in self._names:
             checked_template(each)

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 from weakref import ref
 
 from .._values import clock
@@ -104,6 +104,12 @@ class LockService:
         service = LockService(alias)
         _ = service.store
         return service
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            said = f"locks has no {name}: a lease of locks.acquire() has release() and extend()"
+            raise AttributeError(said, name=name, obj=self)
 
     # ------------------------------------------------------------------------------ acquiring
 
@@ -356,7 +362,7 @@ class LockService:
             limit: how many to return at most. The store keeps the newest, of all locks together.
 
         What happened in other processes may be there two seconds later. Refusals of one process and
-        task id by the same lease are one event for each second: its ``count`` says how many.
+        task id are one event for each second: its ``count`` says how many.
 
         Raises `ListingNotSupported` on a store that keeps no history.
         """

@@ -49,7 +49,8 @@ def is_remark(text: str) -> bool:
 
 def checked_name(name: Any) -> str:
     """Return ``name``. Raises `TypeError` or `ValueError` if it cannot name a lock."""
-    rule = f"1 to {LONGEST_NAME_CHARACTERS} printable characters and no spaces"
+    _typed(name, "a lock's name", str, 'a str, such as f"video:{video.pk}"')
+    rule = f"1 to {LONGEST_NAME_CHARACTERS} printable characters and no spaces (use make_name())"
     return _text(name, "a lock's name", is_name, rule)
 
 

@@ -14,6 +14,8 @@ Kind = Literal[
     "refused", "skipped", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Of these there are few, and a flood of the others pushes none of them out of the history.
+RARE: frozenset[Kind] = frozenset({"lost", "cleared", "taken over", "held"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +113,18 @@ class Event:
 
     ``kind`` says what happened, ``owner`` to whom:
 
-    * "refused": the owner asked for the lock, and waited ``seconds``; ``holder`` held it.
+    * "refused": the owner asked for the lock, and waited ``seconds``; ``holder`` held it. Of a
+      message that comes back to its queue, the first such look is an event, the 2nd, the 4th, the
+      8th and so on.
     * "skipped": the owner is a task whose call did not run. ``reason`` is as in its marker.
-      ``holder`` had the lock, or is the task that does the work instead. A refusal, if there was
-      one, is an event of its own.
+      ``holder`` had the lock, or is the task that does the work instead. Its refusal, after
+      ``seconds``, is no event of its own.
     * "waited": the owner got the lock after more than a second: ``seconds``.
     * "lost": the owner's lease was over before its release; ``reason``: how that was noticed.
     * "cleared": the owner held the lock, and ``by`` removed its lease.
     * "taken over": the owner held the lock, and is gone; ``by`` is the process that noticed.
-    * "given up": the owner's acquire or release was interrupted, or had no answer. With a
-      ``reason``, the owner is a task that has failed without running: "held", "outage",
-      "too_many_attempts" or "requeue_failed".
+    * "given up": the owner is a message that has failed and does not run again; ``reason``: as of
+      the outcome "given_up" of `task_not_run`. Its refusal is no event of its own.
     * "adopted": the owner goes on under a lease that another one has detached.
     * "held": an operator, ``by``, holds the lock for ``seconds``; ``reason``: why.
 
@@ -129,10 +132,10 @@ class Event:
     one. The owners have the fields for people; those that identify a process for ever (``boot``,
     ``pidns``, ``timens``, ``start``, ``group``) are None. Fields that do not apply are None.
 
-    Refusals of the same process and task id by the same lease are one event for about a second.
-    ``count`` is how many they were. ``at`` and ``owner`` are of the last of them, ``since`` is the
-    moment of the first, and ``seconds`` is the longest wait. Of a single event ``count`` is 1, and
-    ``since`` is None.
+    Refusals of the same process and task id are one event for about a second. ``count`` is how many
+    they were. ``at``, ``owner`` and ``holder`` are of the last of them, ``since`` is the moment of
+    the first, and ``seconds`` is the longest wait. Of a single event ``count`` is 1, and ``since``
+    is None.
     """
 
     kind: Kind

@@ -33,6 +33,15 @@ def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str
     return {name: given[name] for name in given if anything or name in names}
 
 
+def refuse_bare(decorator: str, name: Any) -> None:
+    """Raise `TypeError` if ``@decorator`` was written without its arguments: then the lock's
+    ``name`` is a function that is only being defined, and its module does not have it yet."""
+    if not inspect.isfunction(name) or not (own := name.__qualname__).isidentifier():
+        return
+    if own not in getattr(inspect.unwrap(name), "__globals__", (own,)):
+        raise TypeError(f'@{decorator} needs the name of a lock: write @{decorator}("a name")')
+
+
 def is_generator(function: Any) -> bool:
     """Return whether a call makes a generator, ``async`` or not, and runs nothing of the body."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)

@@ -12,7 +12,6 @@ from django.contrib.admin.utils import quote
 from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone as site_timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
@@ -23,6 +22,7 @@ from .._values.owner import Owner
 from .._values.printable import printable
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
+from ..operators.events import moment
 from ..operators.holders import Holder, holder_of, who
 from ..operators.work import tasks
 
@@ -39,14 +39,6 @@ def shortened(text: str) -> SafeString:
         cut = f"{text[:HALF_CHARACTERS]}…{text[-HALF_CHARACTERS:]}"
     words = '<span class="tasklock-task" title="{}">{}</span>' if text else ""
     return format_html(words, text, cut)
-
-
-def moment(at: datetime) -> str:
-    """Return an aware moment to the second, in the site's time zone."""
-    try:
-        return site_timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
-    except (OverflowError, ValueError):  # At the end of the year 9999: anybody may have written it.
-        return at.isoformat(timespec="seconds")
 
 
 def passed(since: datetime) -> SafeString:

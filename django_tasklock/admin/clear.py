@@ -19,7 +19,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import recorded
 from .._values.printable import printable
 from ..models import Lock
-from ..operators.clearing import Outcome, clear_seen
+from ..operators.clearing import Outcome, clear_each, clear_seen
 from ..operators.holders import meaning, sentence
 from .reading import NOT_KNOWN, problem_of
 
@@ -61,8 +61,8 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
                 held.append(lock.info)
                 words = gettext("Asked to clear it. %(sentence)s")
                 log(request, lock, words % {"sentence": sentence(lock.info)})
-        for info in held:
-            names[clear_seen(info, by=user_name(request))].append(info.name)
+        for info, outcome in clear_each(held, clear_seen, user_name(request)):
+            names[outcome].append(info.name)
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
     for outcome, some in names.items():

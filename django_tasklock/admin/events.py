@@ -13,8 +13,9 @@ from .._values.durations import duration
 from .._values.lock_info import Event
 from .._values.owner import Owner
 from .._values.printable import printable
+from ..operators.events import moment, seen_events, why, within
 from ..operators.holders import who
-from .cells import moment, shortened, task_link
+from .cells import shortened, task_link
 from .reading import NOT_KNOWN, problem_of
 from .tabs import lock_url
 
@@ -37,15 +38,15 @@ def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -
         if not service.store.supports_history:
             words = gettext("The store “%(store)s” keeps no history.")
             return context | {"events_problem": words % {"store": printable(alias)}}
-        found = service.history(name, limit=MOST_OF_LOCK) if name else _search(service, query)
+        found = seen_events(service, name, limit=MOST_OF_LOCK) if name else _search(service, query)
         return context | {"events": [_cells(request, event) for event in found]}
     except NOT_KNOWN as error:
         return context | {"events_problem": problem_of(error)}
 
 
 def _search(service: LockService, query: str) -> list[Event]:
-    found = service.history(query, limit=MOST_EVENTS) if is_name(query) else []
-    return found or service.history(task_id=query or None, limit=MOST_EVENTS)
+    found = seen_events(service, query, limit=MOST_EVENTS) if is_name(query) else []
+    return found or seen_events(service, None, query or None, MOST_EVENTS)
 
 
 def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
@@ -54,12 +55,11 @@ def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
     holder = event.holder or Owner()
     by = printable(event.by or "") or (who(holder) if event.holder else "")
     seconds = "" if event.seconds is None else duration(event.seconds)
-    # The reason of the operator who held the lock is why, too.
-    why = ": ".join(filter(None, (event.reason, holder.reason)))
+    times = f"\N{MULTIPLICATION SIGN} {event.count:,} / {within(event)}"
     return {
         "when": moment(event.at),
         "kind": gettext(event.kind),
-        "times": f"\N{MULTIPLICATION SIGN} {event.count}" if event.count > 1 else seconds,
+        "times": times if event.count > 1 else seconds,
         "name": printable(event.name),
         "url": lock_url(request, event.store, event.name),
         "who": who(event.owner),
@@ -68,5 +68,5 @@ def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
         "by": by,
         "by_task": shortened(holder.task or ""),
         "by_task_id": task_link(holder.task_id),
-        "why": printable(why),
+        "why": printable(why(event)),
     }

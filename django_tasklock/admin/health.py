@@ -48,7 +48,7 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
         "findings": rows,
         "more": len(found) > MOST_FINDINGS,
         "gone": [row["lock_id"] for row in rows if "lock_id" in row and row["gone"]],
-        "lost": [row["row"] for row in rows if "row" in row],
+        "lost": [row["rows"][0] for row in rows if row.get("sure")],
         "over": [row["job"] for row in rows if "job" in row and row["ended"]],
     }
 
@@ -56,7 +56,7 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
 def _finding(
     request: HttpRequest, site: admin.AdminSite, problem: Problem, *, may_clear: bool
 ) -> dict[str, Any]:
-    """A row of the table; with ``lock_id``, ``row`` or ``job``, which its button sends."""
+    """A row of the table; with ``lock_id``, ``rows`` or ``job``, which its buttons send."""
     shown: dict[str, Any] = {
         "serious": problem.serious,
         "kind": gettext(problem.kind),
@@ -67,8 +67,9 @@ def _finding(
     match problem:
         case LostRow():
             shown["url"] = row_url(site, request, problem.work.guard.model, problem.pk)
-            if may_clear and problem.sendable and _may_send(request, site, problem):
-                shown["row"] = problem.seen
+            if may_clear and _may_send(request, site, problem):
+                shown["rows"] = [each for each in problem.by_task() if each.sendable]
+                shown["sure"] = problem.sendable and problem.kind == "lost work"
         case LockProblem(info=info):
             shown["url"] = lock_url(request, info.store, info.name)
             if may_clear:

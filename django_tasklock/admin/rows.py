@@ -14,7 +14,7 @@ from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import as_seen, digest_of
-from ..operators.holders import Holder, asked_once, holder_of
+from ..operators.holders import Holder, asked_once, holder_of, states_of
 from .cells import shortened
 from .reading import Reading
 
@@ -61,7 +61,7 @@ class Rows(list[Lock]):
         return self
 
 
-# The states by which the list is narrowed: a word for the address, and its label.
+# The states by which the list is narrowed: a word of `states_of`, for the address, and its label.
 STATES: Mapping[str, Any] = {
     "": gettext_lazy("all"),
     "gone": gettext_lazy(Holder.GONE.value),
@@ -92,12 +92,7 @@ class LockChangeList(ChangeList):
         for lock in rows:
             info, lock.holder = lock.info, holder_of(lock.info, alive)
             lock.began = None if info.cooling else info.acquired_at
-            also = {
-                "waiting": info.waiters,
-                "no-ttl": info.ttl is None,
-                "held": lock.holder in (Holder.ALIVE, Holder.UNKNOWN),
-            }
-            states = {"", lock.holder.name.lower(), *(word for word in also if also[word])}
+            states = {"", *states_of(info, lock.holder)}
             lock.words = {"state": states, "task": {"", info.owner.task}}
         rows.sort(key=_rank)
         self.chosen = {each: request.GET.get(each, "") for each in ("state", "task")}

@@ -15,6 +15,7 @@ id        level    condition
 ``W005``  warning  the tasks of an app cannot be imported
 ``W009``  warning  a task has a guard and no ``acks_late``
 ``W010``  warning  a guarded task may run without its lock, and its row has no fence
+``W013``  warning  a task's guard claims rows that another task's guard claims too
 ========  =======  ============================================================================
 """
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from celery.app.annotations import resolve_all
@@ -35,9 +37,14 @@ from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
 from ..stores import stores
-from .loading import all_tasks, not_loaded
+from .loading import all_tasks, locked_tasks, not_loaded
 from .options import OPTIONS
 from .task import LockedTask
+
+SAY_WHOSE = (
+    "Give each guard a filter that says whose a row is: otherwise nobody knows which of the tasks "
+    "a lost row needs. If either may do the work, silence this check."
+)
 
 
 def check_tasks() -> list[checks.CheckMessage]:
@@ -54,7 +61,21 @@ def check_tasks() -> list[checks.CheckMessage]:
             found = _check_task(task, configured) if is_ours else _check_other(task)
             for identity, what, hint in found:
                 messages.append(message(identity, f"task {task.name}: {what}", hint))
+        messages += _same_rows()
     return messages
+
+
+def _same_rows() -> Iterator[checks.CheckMessage]:
+    """Tasks that claim, as far as that is certain, the same rows as others before them."""
+    seen: dict[str, StatusGuard] = {}
+    claims = attrgetter("label", "field", "filter", "exclude")
+    guarded = ((name, task.guard) for name, task in locked_tasks().items() if task.guard)
+    for name, guard in guarded:
+        same = (other for other, its in seen.items() if claims(its) == claims(guard))
+        if others := [each for each in same if any(map(seen[each].source.count, guard.source))]:
+            what = f"task {name}: its guard claims rows that {', '.join(others)} claims too."
+            yield message("W013", what, SAY_WHOSE)
+        seen[name] = guard
 
 
 def _project_apps() -> list[Any]:

@@ -24,13 +24,13 @@ class Limits(Step):
     def start(self, run: Run, lease: Lease | None) -> None:
         """Take the permits. A message for which there is none is requeued; a call without a message
         raises `LockNotAcquired`."""
-        message, task = run.message, run.task
+        message, task, tries = run.message, run.task, run.message.count("tries")
         templates = [template for template, _ in task.naming.limits]
         for (limit, name, token), template in zip(message.permits, templates, strict=True):
             if _is_had(name, task.lock_store):
                 continue
             how = task.how_under(limit)
-            won = blocking(Acquiring(how, name, run.use, template, token).steps())
+            won = blocking(Acquiring(how, name, run.use, template, token, tries=tries).steps())
             if isinstance(won, Lease):
                 run.permits.append(won)
             elif message.queued:

@@ -30,6 +30,10 @@ FUNCTIONS = ("lock_name", "lock_slots", "unique_name", CONFLICT)
 
 _OF_CELERY = frozenset(dir(Task))  # Not getattr: it would bind Task to an app.
 _OURS = ("lock_", "unique_", "debounce_", "until_commit")
+# What `lock` and other libraries call an option; but these words may well be a project's own.
+_NOT_MEANT = ("lock_name", "lock_store", "lock_limits")
+_MEANT = {each.removeprefix("lock_"): each for each in OPTIONS if each not in _NOT_MEANT}
+_MEANT["unique"] = 'unique_while="queued"'
 
 
 def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
@@ -103,7 +107,7 @@ def _check_attribute(name: str, value: Any) -> None:
 @lru_cache(maxsize=256)
 def _check_spelling(option: str, mend: str = "") -> None:
     """Raise `ValueError` for a name that looks like one of `OPTIONS`."""
-    meant = get_close_matches(option, OPTIONS, 1, 0.75)
+    meant = [_MEANT[option]] if option in _MEANT else get_close_matches(option, OPTIONS, 1, 0.75)
     if meant:
         raise ValueError(f"there is no option {option}; did you mean {meant[0]}?{mend}")
     if option.startswith(_OURS):

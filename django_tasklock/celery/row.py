@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 from django.db import DatabaseError
 
 from .._engine.lease import Lease
-from .._values.printable import printable
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
 from .message import Message, Origin
@@ -42,31 +39,22 @@ class Row(GuardedRow):
         if guard is not None:
             pk = guard.pk_of(task.naming.arguments_of(message.args, message.kwargs))
             self.key = guard.model, guard.field, str(pk)
-        super().__init__(guard, pk, message.id if message.own else None)
+        super().__init__(guard, pk, message.id if message.own else None, message)
 
-    def __str__(self) -> str:
-        return printable(f"{self.guard.label} {self.pk}")
-
-    @contextmanager
-    def worked_on(self, lease: Lease | None) -> Iterator[None]:
-        """Claim the row for the block, and finish it, as `claimed`. Raises `Skip` if it cannot be
-        claimed, or, without the lock, `RowTaken` if another run has claimed it."""
-        done = self.ended_before and self.guard.has(self.pk, self.guard.done)
-        with nullcontext(False) if done else self.claimed(lease) as claimed:
-            if not claimed and lease is None and self.guard.has(self.pk, self.guard.to):
-                raise RowTaken
-            if not claimed:
-                logger.info(
-                    "skipped %s: its row %s is not in a state to be worked on, lock %s",
-                    self.message, self, self.message.name,
-                )  # fmt: skip
-                raise Skip("invalid_state")
-            yield
+    def skip(self, lease: Lease | None) -> NoReturn:
+        """As `GuardedRow.skip`, and raise `Skip`; or, without the lock, `RowTaken` if another run
+        has claimed the row."""
+        if lease is None and self.guard.has(self.pk, self.guard.to):
+            raise RowTaken
+        super().skip(lease)
+        raise Skip("invalid_state")
 
     def claim(self, lease: Lease | None) -> bool:
         """As `GuardedRow.claim`. A redelivery that has the lock also takes what a run of its own
         may have left that had none: without it, its message waits for the lock."""
         message = self.message
+        if self.ended_before and self.guard.has(self.pk, self.guard.done):
+            return False
         try:
             claimed = super().claim(lease)
             if not claimed and message.reserved:

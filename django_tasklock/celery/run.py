@@ -198,6 +198,8 @@ class Run:
                 # A call inside a run with the same lock. That run may have its row as well.
                 claims = self.row.key not in [each.row.key for each in runs.get()]
                 return self._work(run.lease, claims=claims)
+        if self.task.guard:
+            self.task.guard.refuse_atomic()  # Here, whoever has the lock.
         wait = self.task.lock_wait
         try:
             for _ in range(MOST_VERDICTS):
@@ -239,6 +241,7 @@ class Run:
         return waited_for(message, kind(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
+            tries=message.count("tries"),
         ).steps())  # fmt: skip
 
     def perform(self, lease: Lease | None, report: Any = None, *, starts: bool = True) -> Any:
@@ -271,7 +274,7 @@ class Run:
         self.lease = lease or Unleased(self.message.name)
         mark = runs.set((*runs.get(), self))
         try:
-            with self.row.worked_on(lease) if claims and self.task.guard else nullcontext():
+            with self.row.claimed(lease) if claims and self.task.guard else nullcontext():
                 # What it has reserved ends before its body reads anything, but after the claim: the
                 # message waits on if the database is away.
                 (self.message.over if lease is None else self.message.end_reserved)()

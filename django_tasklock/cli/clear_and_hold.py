@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
-from ..operators.clearing import Outcome, clear_seen
+from ..operators.clearing import MOST_NAMED, Outcome, clear_each, clear_seen
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
 from ..operators.reservations import QueuedJob, clear_job, queued_jobs
 from ..stores.base import Refusal
@@ -21,7 +21,6 @@ from .show import matching
 from .tables import as_json, json_row
 
 Seen: TypeAlias = LockInfo | QueuedJob
-MOST_NAMED = 20  # of more locks than these, the number is printed
 
 
 def add_clear_arguments(parser: CommandParser) -> None:
@@ -65,7 +64,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         what, found, clear = "reservation", _jobs(service, options), clear_job
     else:
         what, found, clear = "lock", _locks(service, options), clear_seen
-    outcomes = ((each, clear(each, by=by).value) for each in found)
+    outcomes = ((each, outcome.value) for each, outcome in clear_each(found, clear, by))
     if found and (options["interactive"] or options["dry_run"]):
         # To stderr: stdout has the outcome only.
         command.stderr.write(_meanings(found), str)

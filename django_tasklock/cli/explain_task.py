@@ -18,6 +18,7 @@ from ..operators.held import held_permits
 from ..operators.holders import Holder, command_line, holder_of, sentence
 from ..operators.rows import RowNow, row_of
 from ..operators.work import Explanation, tasks
+from ..operators.writable import cannot_write
 from .arguments import add_format
 from .tables import json_row, write_fields
 
@@ -50,15 +51,16 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     if options["store"] not in (None, found.task.lock_store):
         raise CommandError(f"The task's store is {found.task.lock_store!r}: leave out --store.")
     row, copy, held = row_of(found), None, list[LockInfo]()
+    service = found.task.locks
     try:
-        service = found.task.locks
         held = _holders(service, found.name, found.slots)
         full = (_full(service, *limit) for limit in found.limits.items())
         copy = tasks().duplicate_of(found)
         verdict = _verdict(found, held, copy, next(filter(None, full), ""), row)
     except StoreUnavailable as error:
         verdict = f"Not known: {error}"
-    fields = vars(found) | {"task": found.task.name}
+    key = service.store.key(found.name)
+    fields = vars(found) | {"task": found.task.name, "store": service.store.alias, "key": key}
     if options["format"] == "json":
         fields |= {
             "verdict": verdict,
@@ -125,6 +127,8 @@ def _verdict(
             return full
         if isinstance(row, RowNow) and row.refused is not None:
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
+        if reason := cannot_write(task.locks.store, name):
+            return f"Would get no lock: the store grants none: {reason}."
         does = "get the lock now (its row is not known)" if isinstance(row, str) else "run now"
         if found.slots == 1:
             return f"Would {does}: nobody holds {name}."

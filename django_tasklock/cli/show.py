@@ -6,6 +6,7 @@ import json
 import time
 from fnmatch import fnmatchcase
 from functools import partial
+from math import inf
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -16,8 +17,9 @@ from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
 from ..exceptions import StoreUnavailable
+from ..operators.events import moment, seen_events, why, within
 from ..operators.held import held_permits
-from ..operators.holders import asked_once, sentence, who
+from ..operators.holders import STATES, asked_once, holder_of, sentence, states_of, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from .arguments import add_format, lock_name, number
@@ -31,6 +33,9 @@ def add_list_arguments(parser: CommandParser) -> None:
     """Add which locks to list, and in which order."""
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="of the names")
     parser.add_argument("--task", help="only locks of this task (* and ? are wildcards)")
+    state: Any = {"choices": STATES, "metavar": "STATE"}
+    parser.add_argument("--state", help=f"only locks that are {', '.join(STATES)}", **state)
+    parser.add_argument("--sort", choices=["end", "age"], default="end", help="age: oldest first")
     parser.add_argument("--limit", type=number, metavar="N", help="at most N")
     parser.add_argument("--queued", action="store_true", help="unique_while reservations, no locks")
     add_format(parser, "csv")
@@ -44,13 +49,14 @@ def add_show_arguments(parser: CommandParser) -> None:
 
 def list_locks(command: BaseCommand, **options: Any) -> None:
     """
-    Show the live locks, the soonest to expire first.
+    Show the live locks, the soonest to expire first, or with --sort age the oldest.
 
     A key that other code set is not in the list: `locks show NAME` finds it.
 
     examples:
       manage.py locks list video:
       manage.py locks list --task 'videos.*' --limit 20
+      manage.py locks list --state overdue --sort age
       manage.py locks list --queued
       manage.py locks list --format json | jq -r '.[].name'
     """
@@ -61,8 +67,15 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
         write_rows(command, form, rows, cells, "No reservations.")
         return
-    found, alive = matching(service, prefix, task, limit), asked_once()
-    none = "No locks match." if prefix or task else "No locks."
+    state, alive, oldest = options["state"], asked_once(), options["sort"] == "age"
+    found = matching(service, prefix, task, None if state or oldest else limit)
+    found = [
+        info for info in found if not state or state in states_of(info, holder_of(info, alive))
+    ]
+    if oldest:
+        found.sort(key=lambda info: info.acquired_at.timestamp() if info.acquired_at else inf)
+    found = found[:limit]
+    none = "No locks match." if prefix or task or state else "No locks."
     infos = (json_row(info, alive) for info in found)
     lines = (lock_cells(info, alive) for info in found)
     write_rows(command, form, infos, lines, none)
@@ -146,20 +159,22 @@ def show_history(command: BaseCommand, **options: Any) -> None:
     """
     Show what happened to the locks: who was refused or skipped, who cleared one.
 
-    The newest event comes first. --task-id says why that task was skipped, and who
-    held the lock. WHO is the one to whom it happened; BY held the lock, or did it.
-    With --follow the oldest event comes first, and then new ones as they happen.
+    The newest event comes first. Equal ones are one line, which tells of the newest
+    one; JSON has each. --task-id says why that task was skipped, and who held the
+    lock. WHO is the one to whom it happened; BY held the lock, or did it. With
+    --follow the oldest event comes first, and then new ones as they happen.
 
     examples:
       manage.py locks history video:123 --limit 20
       manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55
       manage.py locks history --follow
     """
-    ask = partial(locks.using(options["store"]).history, options["name"], options["task_id"])
-    limit, form = options["limit"], options["format"]
+    service, form = locks.using(options["store"]), options["format"]
+    of = options["name"], options["task_id"]
     if options["follow"]:
-        _follow(command, ask, limit, form == "json")
-    found = ask(limit=limit)
+        _follow(command, partial(service.history, *of), options["limit"], form == "json")
+    ask = service.history if form == "json" else partial(seen_events, service)
+    found = ask(*of, options["limit"])
     rows, cells = map(Event.as_json, found), map(_event_cells, found)
     write_rows(command, form, rows, cells, "No events.")
 
@@ -168,13 +183,13 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
     seen: set[Event] = set()
     while True:
         try:
-            found = ask(limit=limit)
+            found = ask(limit=max(limit, MOST_FOLLOWED))
         except StoreUnavailable as error:
             command.stderr.write(f"waiting for the store: {printable(error)}")
         else:
             # An event of the same moment, and of the same words, is the same event.
-            new = next((at for at, event in enumerate(found) if event in seen), len(found))
-            for event in reversed(found[:new]):
+            new = [event for event in found if event not in seen]
+            for event in reversed(new[:limit]):
                 said = json.dumps(event.as_json()) if as_lines else _event_line(event)
                 command.stdout.write(said)
             command.stdout.flush()
@@ -183,26 +198,26 @@ def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
 
 
 def _event_line(event: Event) -> str:
-    when = event.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    cells = _event_cells(event) | {"AGE": when}
+    cells = _event_cells(event) | {"AGE": None, "AT": moment(event.at)}
     return printable("  ".join(filter(None, cells.values())))
 
 
 def _event_cells(event: Event) -> Row:
-    by, why, holder = event.by, event.reason, event.holder
+    by, holder = event.by, event.holder
     if holder is not None:
         # Of a message that has not begun to run, only the task is known.
         place = who(holder) if holder.host or not holder.task else None
         by = " ".join(filter(None, (place, task_words(holder))))
-        why = ": ".join(filter(None, (why, holder.reason)))
     return {
         "AGE": since(event.at),
-        "WHAT": event.kind
-        + ("" if event.count == 1 else f" \N{MULTIPLICATION SIGN} {event.count}"),
+        "AT": moment(event.at)[-8:],  # No column so narrow is cut; its age says which day it was.
+        "WHAT": event.kind,
+        "COUNT": f"{event.count:,}" if event.count > 1 else None,
+        "WITHIN": within(event),
         "NAME": event.name,
         "TASK": task_words(event.owner),
         "WHO": who(event.owner),
         "BY": by,
         "SECONDS": None if event.seconds is None else duration(event.seconds),
-        "REASON": why,
+        "REASON": why(event),
     }

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from math import inf
 from typing import Any, TypeAlias
 from unicodedata import east_asian_width
 
@@ -49,18 +50,26 @@ def write_table(command: BaseCommand, cells: list[Row]) -> None:
     """Write aligned lines of printable characters, without the columns that are empty in every row.
     Each row has its cells by the heads of their columns.
 
-    On a terminal the widest columns are cut in the middle until they fit.
+    On a terminal the widest columns are cut in the middle until they fit. A name never is: where
+    the columns do not fit, it has a line of its own, above the rest.
     """
     words = [["" if cell is None else printable(cell) for cell in row.values()] for row in cells]
     first, *others = zip(cells[0], *words, strict=True)
     columns = [first, *(column for column in others if any(column[1:]))]
+    room = shutil.get_terminal_size().columns if command.stdout.isatty() else inf
+    names: list[tuple[str, ...]] = []
+    if sum(max(map(_width, column)) + 2 for column in columns) - 2 > room:
+        names, room = [column for column in columns if column[0] == "NAME"], room - 2
+        columns = [column for column in columns if column[0] != "NAME"]
     widths = [max(map(_width, column)) for column in columns]
-    room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
-    while command.stdout.isatty() and sum(widths) > room and max(widths) > LEAST_WIDTH:
+    while sum(widths) + 2 * len(widths) - 2 > room and max(widths) > LEAST_WIDTH:
         widths[widths.index(max(widths))] -= 1
-    for row in zip(*columns, strict=True):
+    for at, row in enumerate(zip(*columns, strict=True)):
+        for column in names:
+            command.stdout.write(column[at])
         # The last column needs no padding.
-        command.stdout.write("  ".join(map(_fitted, row, widths)).rstrip())
+        line = "  ".join(map(_fitted, row, widths)).rstrip()
+        command.stdout.write(f"  {line}" if names else line)
 
 
 def write_fields(command: BaseCommand, fields: Mapping[str, object]) -> None:

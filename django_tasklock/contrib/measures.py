@@ -10,15 +10,16 @@ from django.dispatch import Signal
 
 from .. import signals
 from .._engine.lease import Lease
+from .._values.lock_info import LockInfo
 
 # The upper bounds of the buckets of all histograms.
 SECONDS = (
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0,
 )  # fmt: skip
-# The label of a lock without a template. A name is never a label: there may be millions of names,
-# and each value of a label is a time series of its own.
+# The label of a lock without a template, and of one that no task holds. A name is never a label:
+# there may be millions of names, and each value of a label is a time series of its own.
 OTHER = "other"
-# Different templates of one process: code that makes templates of values gets no more series.
+# Different labels of one process: code that makes templates of values gets no more series.
 MOST_LABELS = 500
 
 # What adds to a metric: a number, and its labels. It is called in any thread.
@@ -26,35 +27,51 @@ Add = Callable[..., None]
 
 
 class Metric(NamedTuple):
-    """A counter, or a histogram of seconds."""
+    """A counter, or a histogram of seconds. ``unit``: by UCUM."""
 
     name: str
+    unit: str
     text: str
     labels: tuple[str, ...]
 
 
-OUTCOME = ("lock", "store", "outcome")
-REASON = ("lock", "store", "reason")
-ACQUIRES = Metric("acquires", "Calls that asked for a lock, by what they got.", OUTCOME)
-LOST = Metric("leases_lost", "Leases that ended before their release.", REASON)
-CLEARED = Metric("locks_cleared", "Locks that were taken from their holder.", REASON)
-NOT_RUN = Metric("tasks_not_run", "Calls of tasks that did not run.", (*OUTCOME, "reason"))
-WAIT = Metric("wait", "Seconds that callers waited for a lock.", OUTCOME)
-HOLD = Metric("hold", "Seconds that a lease was held.", OUTCOME)
+OUTCOME, REASON = ("lock", "store", "outcome"), ("store", "reason")
+ACQUIRES = Metric("acquires", "{acquire}", "Calls for a lock, by what they got.", OUTCOME)
+LOST = Metric("leases_lost", "{lease}", "Leases that ended before release.", ("lock", *REASON))
+CLEARED = Metric("locks_cleared", "{lock}", "Locks taken from their holder.", ("task", *REASON))
+NOT_RUN = Metric("tasks_not_run", "{call}", "Task calls that did not run.", (*OUTCOME, "reason"))
+WAIT = Metric("wait", "s", "Seconds that callers waited for a lock.", OUTCOME)
+HOLD = Metric("hold", "s", "Seconds that a lease was held.", OUTCOME)
 COUNTERS = (ACQUIRES, LOST, CLEARED, NOT_RUN)
 HISTOGRAMS = (WAIT, HOLD)
+# What alerts ask for, without the lock and the store. It is there from a lock's first event on: a
+# series that begins with 1 has not increased.
+AT_ZERO: list[tuple[Metric, tuple[str, ...]]] = [
+    (ACQUIRES, ("unavailable",)), (LOST, ("expired",)), (LOST, ("gone",)),
+    *((NOT_RUN, ("given_up", reason)) for reason in signals.OUTCOMES["given_up"]),
+]  # fmt: skip
+_labels: set[str] = set()
+
+
+def label_of(text: str | None) -> str:
+    """Return the value of the label "lock" for a template, or of "task" for a task's name."""
+    if text is not None and len(_labels) < MOST_LABELS:
+        _labels.add(text)
+    return text if text in _labels else OTHER
+
+
+def task_of(holder: LockInfo | None) -> str:
+    """Return the label of the task that holds a lock. A command is none: with its arguments it may
+    be another one each day."""
+    return label_of(holder.owner.task if holder and holder.owner.task_id else None)
 
 
 class Measures:
-    """The receivers of the signals. A library keeps the numbers: ``counter`` and ``histogram`` make
-    its metrics."""
+    """The receivers of the signals. A library keeps the numbers: ``made`` makes its metrics."""
 
-    def __init__(
-        self, counter: Callable[[Metric], Add], histogram: Callable[[Metric], Add]
-    ) -> None:
-        self._templates: set[str] = set()
-        self._add = {each: counter(each) for each in COUNTERS}
-        self._add |= {each: histogram(each) for each in HISTOGRAMS}
+    def __init__(self, made: Callable[[Metric], Add]) -> None:
+        self._begun: set[tuple[str, str]] = set()
+        self._add = {each: made(each) for each in (*COUNTERS, *HISTOGRAMS)}
         # Kept here, for each is a new object: a second `connect` changes nothing.
         self.receivers: dict[Signal, Callable[..., None]] = {
             signals.lock_acquired: partial(self._asked, "acquired"),
@@ -71,15 +88,18 @@ class Measures:
         for signal, receiver in self.receivers.items():
             signal.connect(receiver, weak=False)
 
-    def label_of(self, template: str | None) -> str:
-        """Return the value of the label "lock" for locks whose names are filled from a template."""
-        if template is not None and len(self._templates) < MOST_LABELS:
-            self._templates.add(template)
-        return template if template in self._templates else OTHER
+    def _lock(self, template: str | None, store: str) -> tuple[str, str]:
+        """The first two labels. With a lock's first event they have all series of `AT_ZERO`."""
+        lock = label_of(template), store
+        if lock not in self._begun:
+            self._begun.add(lock)
+            for metric, labels in AT_ZERO:
+                self._add[metric](0, *lock, *labels)
+        return lock
 
     def _asked(self, outcome: str, *, template: str | None, waited: float, **said: Any) -> None:
         store = said["lease"].store if outcome == "acquired" else said["store"]
-        labels = self.label_of(template), store, outcome
+        labels = *self._lock(template, store), outcome
         self._add[ACQUIRES](1, *labels)
         self._add[WAIT](waited, *labels)
 
@@ -87,14 +107,14 @@ class Measures:
         self, *, lease: Lease, template: str | None, held: float, cause: str = "", **_: Any
     ) -> None:
         """``cause``: of a loss."""
-        label = self.label_of(template)
+        lock = self._lock(template, lease.store)
         if cause:
-            self._add[LOST](1, label, lease.store, cause)
-        self._add[HOLD](held, label, lease.store, "lost" if cause else "released")
+            self._add[LOST](1, *lock, cause)
+        self._add[HOLD](held, *lock, "lost" if cause else "released")
 
-    def _cleared(self, *, store: str, cause: str, **_: Any) -> None:
-        # Who clears a lock knows its name, and no template.
-        self._add[CLEARED](1, OTHER, store, cause)
+    def _cleared(self, *, store: str, cause: str, holder: LockInfo | None, **_: Any) -> None:
+        # Who clears a lock knows its holder, and no template.
+        self._add[CLEARED](1, task_of(holder), store, cause)
 
     def _not_run(self, *, store: str, template: str, outcome: str, reason: str, **_: Any) -> None:
-        self._add[NOT_RUN](1, self.label_of(template), store, outcome, reason)
+        self._add[NOT_RUN](1, *self._lock(template, store), outcome, reason)

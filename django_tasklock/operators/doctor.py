@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import chain, islice
 
 from django.conf import settings
@@ -14,15 +15,16 @@ from django.utils.translation import gettext
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
+from ..guards import StatusGuard
 from ..stores import stores
 from ..stores.base import BaseStore
 from ..stores.records import key_of
 from .holders import Holder, command_line, holder_of, sentence, who
-from .lost_work import lost_rows, works_by_rows
-from .problems import About, GoneMessage, LockProblem, Problem
+from .lost_work import lost_rows, waiting_rows, works_by_rows
+from .problems import About, GoneMessage, LockProblem, Problem, first_of
 from .reservations import QueuedJob, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
-from .work import CeleryMissing, Work, tasks
+from .work import CeleryMissing, tasks
 
 # Locks of a store whose owner is gone that are reported, and reservations that are looked at: each
 # may cost a question to the database, or to the result backend.
@@ -30,8 +32,13 @@ MOST_GONE = 500
 TOLD = (Holder.GONE, Holder.OVERDUE)
 
 
-def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
+def diagnose(
+    aliases: Sequence[str] | None = None, task: str = "*", source_older: float | None = None
+) -> Iterator[Problem]:
     """Yield all that is wrong with the work and the stores behind ``aliases`` (None: all stores).
+
+    ``task``: leave out what is wrong with another task alone (* and ? are wildcards).
+    ``source_older``: also find rows that have waited in ``source`` for more seconds than that.
 
     It asks the databases, the stores, and Celery's servers and workers, which may take seconds.
     Nothing is asked before it is read. A store that does not answer is a problem too, and the
@@ -42,18 +49,23 @@ def diagnose(aliases: Sequence[str] | None = None) -> Iterator[Problem]:
     silent: set[str] = set()
     yield from _settings()
     try:
-        all_work = [each for each in works_by_rows() if any(one.store in chosen for one in each)]
+        all_work = [(each, lost_rows(each, task)) for each in works_by_rows()]
+        if source_older is not None:
+            same = works_by_rows(also_to=False)
+            all_work += [(each, waiting_rows(each, source_older, task)) for each in same]
     except ImportError as error:
         all_work = []
         yield _no_tasks(error)
-    for same_rows in all_work:
-        yield from _answered(_rows(same_rows), silent, [work.store for work in same_rows])
+    for same_rows, rows in all_work:
+        found, of = _rows(same_rows[0].guard, rows), {work.store for work in same_rows}
+        if not of.isdisjoint(chosen):
+            yield from _answered(found, silent, of)
     for store in chosen.values():
-        found = chain(_locks(store), _reservations(store), _server(store))
+        found = chain(_locks(store, task), _reservations(store, task), _server(store))
         yield from _answered(found, silent, [store.alias])
 
 
-def _answered(found: Iterator[Problem], silent: set[str], of: Sequence[str]) -> Iterator[Problem]:
+def _answered(found: Iterator[Problem], silent: set[str], of: Collection[str]) -> Iterator[Problem]:
     """The same, with one problem for each store that does not answer."""
     if not silent.isdisjoint(of):
         return
@@ -82,27 +94,29 @@ def _no_tasks(error: ImportError) -> Problem:
     return Problem("unknown", "tasks", words % {"reason": error}, hint)
 
 
-def _rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
-    """The lost rows; where their database does not answer, that these are not known."""
-    guard = same_rows[0].guard
+def _rows(guard: StatusGuard, found: Iterator[Problem]) -> Iterator[Problem]:
+    """The same; where the database of the rows does not answer, that they are not known."""
     try:
         with in_savepoint(guard.model):
-            yield from lost_rows(same_rows)
+            yield from found
     except DatabaseError as error:
         message = gettext("Its lost rows are not known: %(reason)s") % {"reason": printable(error)}
         about = About(model=guard.model._meta.label)
         yield Problem("unknown", guard.label, message, about=about)
 
 
-def _locks(store: BaseStore) -> Iterator[Problem]:
+def _locks(store: BaseStore, task: str) -> Iterator[Problem]:
     """Locks whose process is gone, or late, where the store can list them."""
     try:
-        found = ((info, holder_of(info)) for info in store.walk())
-        for info, holder in islice((each for each in found if each[1] in TOLD), MOST_GONE):
+        infos = (info for info in store.walk() if fnmatchcase(info.owner.task or "", task))
+        all_told = ((info, holder) for info in infos if (holder := holder_of(info)) in TOLD)
+        for info, holder in islice(all_told, MOST_GONE):
             # Asked once more: the owner may have released it, and ended, since it was read.
             now = store.find(info.name)
             if now is not None and info.is_same_lease(now) and holder_of(now) is holder:
                 yield _owner_gone(store, now) if holder is Holder.GONE else _overdue(now)
+        more = sum(1 for _ in all_told)
+        yield from first_of("owner gone", store.alias, MOST_GONE, MOST_GONE + more)
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
@@ -138,13 +152,14 @@ def _overdue(info: LockInfo) -> LockProblem:
     return LockProblem("overdue", info.name, message, hint, False, about, info=info)
 
 
-def _reservations(store: BaseStore) -> Iterator[Problem]:
+def _reservations(store: BaseStore, task: str) -> Iterator[Problem]:
     """Reservations whose message is gone, where the store can list them."""
     gone: list[tuple[QueuedJob, bool]] = []
     # Each of the two is reported by itself.
     with suppress(ListingNotSupported, ImportError):
-        if jobs := queued_jobs(store, limit=MOST_GONE):
-            gone += tasks().gone_messages(jobs)
+        if jobs := queued_jobs(store, task=task):
+            gone += tasks().gone_messages(jobs[:MOST_GONE])
+        yield from first_of("reservation", store.alias, MOST_GONE, len(jobs))
     for job, ended in gone:
         # Asked once more: its message may have started since it was read.
         if store.get_note(key_of(job.task, job.name)) == job.task_id:

@@ -95,6 +95,20 @@ def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.aliv
     return Holder.ALIVE if lives else Holder.UNKNOWN
 
 
+# What `states_of` can return.
+STATES = (*(holder.name.lower() for holder in Holder), "held", "waiting", "no-ttl")
+
+
+def states_of(info: LockInfo, holder: Holder) -> set[str]:
+    """Return the words by which a list of locks is narrowed to such as this one: that of its
+    ``holder``, and "held", "waiting", "no-ttl" where they apply. No run works under what is not
+    held."""
+    states = {holder.name.lower()}
+    states |= {"held"} if holder not in (Holder.COOLING, Holder.OPERATOR) else set()
+    states |= {"waiting"} if info.waiters else set()
+    return states | ({"no-ttl"} if info.ttl is None else set())
+
+
 def who(owner: Owner) -> str:
     """Return the process as ``host:pid``, the operator, or that it is other code."""
     if owner.held_by is not None:

@@ -9,6 +9,7 @@ make each lease slower.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._values.durations import duration
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .._values.lock_info import LockInfo
 
 logger = logging.getLogger("django_tasklock")
+
+FIRST_NAMES = 5  # of many that are cleared together
 
 
 def connect() -> None:
@@ -49,12 +52,21 @@ def log_lost(*, lease: Lease, reason: str, **_: Any) -> None:
 
 
 def log_cleared(
-    *, name: str, store: str, holder: LockInfo | None, by: str | None, **_: Any
+    *, name: str, store: str, holder: LockInfo | None, by: str | None, many: bool, **_: Any
 ) -> None:
     """WARNING: a lock was taken from its holder by force."""
+    if many:
+        return
     owner = holder.owner if holder else Owner()
     text = "lock %s in store %s, held by %s, was cleared%s"
     _log(logging.WARNING, text, name, store, owner, _held_by(holder), f" by {by}" if by else "")
+
+
+def log_many(what: str, cleared: Sequence[Any], by: str) -> None:
+    """WARNING: many were cleared together. ``what``: "locks", or "reservations"."""
+    names = ", ".join(each.name for each in cleared[:FIRST_NAMES])
+    text = "%s, … in store %s: %s %s cleared by %s"
+    _log(logging.WARNING, text, names, cleared[0].store, Owner(), f"{len(cleared):,}", what, by)
 
 
 def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -> None:

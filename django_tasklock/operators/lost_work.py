@@ -5,6 +5,9 @@ A row in its guard's status ``to`` whose lock nobody holds is lost work. The loc
 alive, so this is known and not guessed from the row's age. A run holds its lock before it claims
 the row, and leaves the row before it releases the lock. So a row has no run if it is found
 claimed, nobody then holds its lock, and it is still claimed after that.
+
+That holds for the store in which its run took the lock. If the row's fence is none that the store
+can have given, it is another one, or has lost its data since: the run may live.
 """
 
 from __future__ import annotations
@@ -12,10 +15,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any
+from shlex import quote
+from typing import Any, TypeAlias
 
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
+from django.utils.timezone import now
 from django.utils.translation import gettext
 
 from .._values.tokens import new_token
@@ -23,7 +30,7 @@ from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..stores import stores
 from .held import held_of
 from .holders import command_line
-from .problems import About, LostRow, Problem
+from .problems import About, LostRow, Problem, first_of
 from .rows import refuses_all
 from .work import Work, tasks
 
@@ -34,6 +41,12 @@ ROWS_PER_LOOK = 500  # rows that are looked at together
 LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
 REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
+MOST_ROWS = 500  # that wait, of the rows of one task
+
+# The alias of a store, and a lock's name.
+Lock: TypeAlias = tuple[str, str]
+# A row's key, what tells it from itself later, and its locks.
+Row: TypeAlias = tuple[Any, Any, Sequence[Lock]]
 
 
 def requeue(row: LostRow) -> tuple[bool, str | None]:
@@ -45,7 +58,7 @@ def requeue(row: LostRow) -> tuple[bool, str | None]:
     """
     store, token = stores[row.work.store], new_token()
     key = f"requeued {row.seen}"
-    if store.reserve(key, token, REQUEUED_SECONDS) is not None:
+    if store.reserve(key, token, row.pause) is not None:
         return False, None
     try:
         return True, row.work.send(row.pk)
@@ -56,7 +69,8 @@ def requeue(row: LostRow) -> tuple[bool, str | None]:
 
 
 def still_lost(seen: Collection[str]) -> list[LostRow]:
-    """Return the rows that are lost now as they were found, with that fence: by `LostRow.seen`.
+    """Return the rows that are lost now as they were found, with that fence, each with the task
+    that was chosen: by `LostRow.seen`.
 
     They are looked at as the doctor looks at them. Raises `StoreUnavailable`, and what importing
     the tasks raises.
@@ -65,41 +79,85 @@ def still_lost(seen: Collection[str]) -> list[LostRow]:
         row
         for same_rows in works_by_rows()
         if any(each.startswith(f"{work.task} ") for work in same_rows for each in seen)
-        for row in lost_rows(same_rows)
-        if isinstance(row, LostRow) and row.sendable and row.seen in seen
+        for found in lost_rows(same_rows)
+        if isinstance(found, LostRow)
+        for row in found.by_task()
+        if row.sendable and row.seen in seen
     ]
 
 
-def works_by_rows() -> Iterable[list[Work]]:
-    """Return all guarded work; tasks that claim the same rows are in one list.
+def works_by_rows(*, also_to: bool = True) -> Iterable[list[Work]]:
+    """Return all guarded work; tasks that claim the same rows are in one list, if they give them
+    the same ``to``, or whatever that is.
 
     Imports the modules with tasks. Raises `CeleryMissing`, and what importing raises.
     """
     found: dict[Any, list[Work]] = {}
     for work in tasks().guarded_tasks():
         with suppress(InvalidLockConfig):  # The system checks report it; and the task cannot run.
-            key = work.guard.model, work.guard.field, work.guard.to
+            key = work.guard.model, work.guard.field, work.guard.to if also_to else None
             _ = stores[work.store]
             found.setdefault(key, []).append(work)
     return found.values()
 
 
-def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
+def lost_rows(same_rows: Sequence[Work], task: str = "*") -> Iterator[Problem]:
     """Yield a problem for each lost row of tasks that claim the same rows, and one for all rows
     whose locks' names are not known. A lost row whose fence refuses every run is another problem,
-    and so is one that a run without the lock has claimed, which may live.
+    and so is one that a run without the lock, or of another store, has claimed: it may live.
 
-    Raises `StoreUnavailable`, and what the database raises.
+    ``task``: only rows that may be of such a task (with * and ?). Raises `StoreUnavailable`, and
+    what the database raises.
     """
     guard, unknown = same_rows[0].guard, 0
     fence_fields = {work.guard.fence_field for work in same_rows}
     # Without a fence the status stands in its place: of these rows it never changes.
     fence_field = (len(fence_fields) == 1 and guard.fence_field) or guard.field
     claimed = guard.rows().filter(Q((guard.field, guard.to)))
-    rows = iter(claimed.order_by("pk").values_list("pk", fence_field).iterator(ROWS_PER_LOOK))
-    while chunk := dict(islice(rows, ROWS_PER_LOOK)):
+    for pk, seen, locks in _unheld(same_rows, claimed, fence_field):
+        if locks:
+            fence = None if fence_field == guard.field else seen
+            yield from _lost(_responsible(same_rows, pk), task, pk, locks, fence)
+        else:
+            unknown += 1
+    if unknown and any(fnmatchcase(work.task, task) for work in same_rows):
+        yield _nameless(same_rows, unknown)
+
+
+def waiting_rows(same_rows: Sequence[Work], older: float, task: str = "*") -> Iterator[Problem]:
+    """Yield a problem for each row that has waited in ``source`` for more than ``older`` seconds,
+    and whose lock nobody holds: its message is lost, or comes late.
+
+    At most `MOST_ROWS` of a task. Rows whose locks' names are not known are left out. ``task``,
+    errors: as for `lost_rows`.
+    """
+    before, told = now() - timedelta(seconds=older), set[Any]()
+    for work in same_rows:
+        if not fnmatchcase(work.task, task):
+            continue
+        if work.guard.since_field is None:
+            message = gettext("Its guard has no since_field, so rows that wait are not found.")
+            yield Problem("unknown", work.task, message, "", False, About(work.task))
+            continue
+        rows = work.guard.waiting().filter(Q((f"{work.guard.since_field}__lt", before)))
+        yield from first_of("waiting too long", work.guard.label, MOST_ROWS, rows.count())
+        found = _unheld(same_rows, rows, work.guard.since_field)
+        for pk, since, locks in islice(found, MOST_ROWS):
+            if locks and pk not in told:
+                told.add(pk)
+                message = gettext("It has waited for a run since %(time)s, and nobody holds its lock.")
+                said = message % {"time": _moment(since)}
+                own = [one for one in same_rows if one.guard.waiting().filter(pk=pk).exists()]
+                yield from _found("waiting too long", own, task, pk, locks[0][1], said, pause=older)
+
+
+def _unheld(same_rows: Sequence[Work], rows: QuerySet[Model], field: str) -> Iterator[Row]:
+    """Yield those of some rows whose locks nobody holds, each with the ``field`` that tells it from
+    itself later; and without locks those whose locks' names are not known."""
+    found = iter(rows.order_by("pk").values_list("pk", field).iterator(ROWS_PER_LOOK))
+    while chunk := dict(islice(found, ROWS_PER_LOOK)):
         suspects = {pk: locks for pk in chunk if (locks := _locks_of(same_rows, pk))}
-        unknown += len(chunk) - len(suspects)
+        yield from ((pk, seen, ()) for pk, seen in chunk.items() if pk not in suspects)
         for look in range(LOOKS_PER_ROW):
             if not suspects:
                 break
@@ -107,54 +165,93 @@ def lost_rows(same_rows: Sequence[Work]) -> Iterator[Problem]:
             held = held_of(lock for locks in suspects.values() for lock in locks).keys()
             suspects = {pk: locks for pk, locks in suspects.items() if held.isdisjoint(locks)}
             # A new run writes a new fence.
-            now = dict(claimed.filter(pk__in=list(suspects)).values_list("pk", fence_field))
-            suspects = {pk: suspects[pk] for pk in now if now[pk] == chunk[pk]}
-        for pk, locks in suspects.items():
-            fence = None if fence_field == guard.field else chunk[pk]
-            yield _lost(_responsible(same_rows, pk), pk, locks[0][1], fence)
-    if unknown:
-        yield _nameless(same_rows, unknown)
+            later = dict(rows.filter(pk__in=list(suspects)).values_list("pk", field))
+            suspects = {pk: suspects[pk] for pk in later if later[pk] == chunk[pk]}
+        yield from ((pk, chunk[pk], locks) for pk, locks in suspects.items())
 
 
-def _lost(work: Work, pk: Any, lock: str, fence: int | None) -> LostRow:
-    guard, kind, store = work.guard, "lost work", stores[work.store]
-    command = command_line("doctor", store=work.store, options="--requeue")
-    values = {"status": guard.to, "lock": lock, "command": command, "field": guard.fence_field}
-    free = gettext(
-        "If no run of it lives, set its %(field)s to NULL, then send it again: %(command)s"
-    )
+def _lost(
+    own: Sequence[Work], task: str, pk: Any, locks: Sequence[Lock], fence: int | None
+) -> Iterator[LostRow]:
+    guard, kind, store, first = own[0].guard, "lost work", stores[own[0].store], ""
+    lock = locks[0][1]
+    values = {"status": guard.to, "lock": lock, "field": guard.fence_field, "fence": fence}
+    free = gettext("If no run of it lives, set its %(field)s to NULL first.")
     # Asked after the looks, so that it is larger than the fence of every run before them.
     if refuses_all(fence, store):
-        kind, values["fence"], hint = "fence", fence, free
+        kind, first = "fence", free
         message = gettext(
             "The row is “%(status)s”, nobody holds its lock, and no run can claim it: its "
             "fence %(fence)s is larger than any lease’s now."
         )
     elif (fence or 0) < 0 and store.supports_fence:
-        kind, hint = "unknown", free
+        kind, first = "unknown", free
         message = gettext(
             "The row is “%(status)s”: a run without the lock has claimed it, and may be at work."
         )
+    elif fence and not any(_may_have_given(*each, fence) for each in locks):
+        kind, began = "other store", datetime.fromtimestamp(fence / 1e6, timezone.utc)
+        values["time"] = _moment(began)
+        message = gettext(
+            "The row is “%(status)s”, and nobody holds its lock %(lock)s here. But this store has "
+            "not given its fence, of %(time)s. Another store or KEY_PREFIX has, and its run may "
+            "live there; or this store was emptied since, and its queue probably too."
+        )
+        first = gettext("See that the workers have these settings, and that no run of it lives.")
     else:
         message = gettext("The row is “%(status)s”, and nobody holds its lock %(lock)s.")
-        hint = gettext("Send it again: %(command)s")
-    about = About(work.task, work.store, lock, guard.model._meta.label, str(pk))
-    return LostRow(
-        kind, f"{guard.label} {pk}", message % values, hint % values, kind != "unknown", about,
-        work=work, pk=pk, fence=fence,
+    yield from _found(kind, own, task, pk, lock, message % values, first % values, fence)
+
+
+def _found(
+    kind: str, own: Sequence[Work], task: str, pk: Any, lock: str, message: str, first: str = "",
+    fence: int | None = None, pause: float = REQUEUED_SECONDS,
+) -> Iterator[LostRow]:  # fmt: skip
+    """The row, if it may be one of a ``task``. ``own``: the tasks whose row it may be; ``first``:
+    what is to be done before one of them is sent."""
+    works = [work for work in own if fnmatchcase(work.task, task)]
+    if not works:
+        return
+    work, options = works[0], "--requeue"
+    options += " --other-store" if kind == "other store" else ""
+    options += f" --source-older={pause:g}" if kind == "waiting too long" else ""
+    options += f" --task={quote(work.task)}" if len(own) > 1 else ""
+    hint = gettext("Send %(task)s again: %(command)s")
+    if len(works) > 1:
+        hint = gettext("Send the one of %(task)s again whose row it is: %(command)s")
+    command = command_line("doctor", store=work.store, options=options)
+    hint %= {"task": _names(works), "command": command}
+    sure = work.task if len(works) == 1 else None
+    about = About(sure, work.store, lock, work.guard.label, str(pk))
+    yield LostRow(
+        kind, f"{work.guard.label} {pk}", message, f"{first} {hint}".strip(), kind != "unknown",
+        about, works=works, pk=pk, fence=fence, pause=pause,
     )  # fmt: skip
 
 
+def _may_have_given(alias: str, name: str, fence: int) -> bool:
+    known = stores[alias].fences_of(name)
+    return known is None or known[0] <= fence <= known[1]
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _names(works: Sequence[Work]) -> str:
+    return ", ".join(work.task for work in works)
+
+
 def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
-    guard, names = same_rows[0].guard, ", ".join(work.task for work in same_rows)
+    guard = same_rows[0].guard
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
-    values = {"status": guard.to, "count": count, "tasks": names}
+    values = {"status": guard.to, "count": count, "tasks": _names(same_rows)}
     about = About(same_rows[0].task, model=guard.model._meta.label)
     return Problem("unknown", guard.label, message % values, hint % values, False, about)
 
 
-def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
+def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[Lock]:
     """All locks under which the row may be worked on, by store and name, if all are known."""
     names = [(work.store, work.names_of(pk)) for work in same_rows]
     if not all(some for _, some in names):
@@ -162,10 +259,10 @@ def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[tuple[str, str]]:
     return [(store, name) for store, some in names for name in some]
 
 
-def _responsible(same_rows: Sequence[Work], pk: Any) -> Work:
-    """The task whose row it is, where several tasks claim the same rows."""
-    for work in same_rows:
-        wanted = work.guard.filter
-        if wanted is None or work.guard.rows().filter(wanted, pk=pk).exists():
-            return work
-    return same_rows[0]
+def _responsible(same_rows: Sequence[Work], pk: Any) -> Sequence[Work]:
+    """The tasks whose row it may be, as their filters say."""
+    return [
+        work
+        for work in same_rows
+        if work.guard.filter is None or work.guard.rows().filter(work.guard.filter, pk=pk).exists()
+    ] or same_rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext, gettext_noop
 
 from .._values.lock_info import LockInfo
 from .reservations import QueuedJob
@@ -13,10 +14,13 @@ from .work import Work
 
 # The kinds of problems. The page translates them; the command prints them as they are.
 KINDS = (
-    gettext_noop("lost work"), gettext_noop("fence"), gettext_noop("unknown"),
-    gettext_noop("owner gone"), gettext_noop("overdue"), gettext_noop("reservation"),
-    gettext_noop("settings"), gettext_noop("server"),
+    gettext_noop("lost work"), gettext_noop("waiting too long"), gettext_noop("other store"),
+    gettext_noop("fence"), gettext_noop("unknown"), gettext_noop("owner gone"),
+    gettext_noop("overdue"), gettext_noop("reservation"), gettext_noop("settings"),
+    gettext_noop("server"),
 )  # fmt: skip
+# of rows whose task can be sent again
+SENT = KINDS[:3]
 
 # what the command prints of every problem
 SAID = ("kind", "what", "message", "hint", "serious")
@@ -59,23 +63,42 @@ class Problem:
         return said | self.about._asdict()
 
 
+def first_of(kind: str, what: str, shown: int, total: int) -> Iterator[Problem]:
+    """Yield a note, where no more than the first ``shown`` of some things were looked at."""
+    if total > shown:
+        message = gettext("Only the first %(shown)d of %(total)d were looked at.")
+        yield Problem(kind, what, message % {"shown": shown, "total": total}, serious=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRow(Problem):
-    """A claimed row whose lock nobody holds. ``fence`` is the row's own."""
+    """A row with work that no run does, and whose lock nobody holds. ``works``: the tasks, one at
+    least, of which one is to be sent again, at most once in ``pause`` seconds. ``fence`` is the
+    row's own."""
 
-    work: Work
+    works: Sequence[Work]
     pk: Any
     fence: int | None
+    pause: float
+
+    @property
+    def work(self) -> Work:
+        """The task, or the first of several. All have the same rows."""
+        return self.works[0]
 
     @property
     def sendable(self) -> bool:
-        """Whether its task can be sent again: no fence refuses its run, and no run may live."""
-        return self.kind == "lost work"
+        """Whether it is known which task can be sent again: no fence refuses its run."""
+        return self.kind in SENT and len(self.works) == 1
 
     @property
     def seen(self) -> str:
         """What tells this lost row from another, and from itself when it is lost again."""
-        return f"{self.work.task} {self.pk} {self.fence}"
+        return f"{self.work.task} {self.pk} {self.fence} {self.kind}"
+
+    def by_task(self) -> Sequence[LostRow]:
+        """Return the row for each of its tasks, as if that were its only one."""
+        return [replace(self, works=[work]) for work in self.works]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -319,6 +319,9 @@ class RedisClusterStore(BaseStore):
 
     # What the store has beside these.
 
+    def fences_of(self, name: str) -> tuple[int, int]:
+        return self.buckets[bucket_of(name)].fences_of(name)
+
     def key(self, name: str) -> str:
         return self.buckets[bucket_of(name)].key(name)
 

@@ -132,6 +132,11 @@ class Contract(ABC):
 
     # What a store may have beside these.
 
+    def fences_of(self, name: str) -> tuple[int, int] | None:
+        """The least and the greatest fence that a lease of this lock can have had until now. None:
+        that is not known."""
+        return None
+
     def waiter(self, question: Question) -> Waiter | None:
         """A waiter that asks this. It is not in the wait queue before it asks.
 
@@ -147,7 +152,8 @@ class Contract(ABC):
         return []
 
     def record(self, events: Sequence[Event]) -> None:
-        """Keep some events, the oldest first, and forget the oldest of all beyond a limit.
+        """Keep some events, the oldest first, and forget the oldest beyond a limit: of those whose
+        kind is `RARE`, and of the others.
 
         Called from a thread that nobody waits for. What it raises is dropped with the events.
         """
@@ -156,7 +162,7 @@ class Contract(ABC):
     def events(
         self, name: str | None = None, task_id: str | None = None, limit: int = 100
     ) -> builtins.list[Event]:
-        """The events that are kept, the last one that was recorded first.
+        """The events that are kept, the newest first.
 
         Args:
             name: only those of this lock and of its permits; None: of all locks.

@@ -7,13 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
 from .._compat.native_threads import new_rlock
 from .._values import clock
 from .._values.interruptions import Bell
-from .._values.lock_info import Event
+from .._values.lock_info import RARE, Event
 from .._values.owner import SINCE, Owner
 from .._values.processes import OfProcess
 from .._values.slots import base_of
@@ -23,7 +24,7 @@ from .base import BaseStore, Finding, Grant, Question, Refusal
 from .event_text import is_about
 from .records import Change, Done, Entry, Record, after, fits, is_listed, left_of, waiter_of
 
-# How many events are kept.
+# How many events are kept, and how many rare ones.
 HISTORY_EVENTS = 10_000
 # The probability that a new record also removes all that have ended: they stay few, uncounted.
 TIDY_CHANCE = 1 / 1024
@@ -89,7 +90,8 @@ class MemoryStore(BaseStore):
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
         self._kept: dict[str, Kept] = {}
-        self._events: deque[Event] = deque(maxlen=HISTORY_EVENTS)
+        # The rare ones are the second.
+        self._events = deque[Event](maxlen=HISTORY_EVENTS), deque[Event](maxlen=HISTORY_EVENTS)
         # The waiters, by their tokens, in the order in which they came. One whose caller is gone is
         # not among them any more.
         self._queue = OfProcess[WeakValueDictionary[str, MemoryWaiter]](WeakValueDictionary)
@@ -118,7 +120,8 @@ class MemoryStore(BaseStore):
             for store in _all:
                 waiting = [*store.queue.values()]
                 store._kept.clear()
-                store._events.clear()
+                for events in store._events:
+                    events.clear()
                 store.queue.clear()
                 for waiter in waiting:
                     waiter.cut = True
@@ -152,14 +155,16 @@ class MemoryStore(BaseStore):
 
     def record(self, events: Sequence[Event]) -> None:
         with self.guard:
-            self._events.extend(events)
+            for event in events:
+                self._events[event.kind in RARE].append(event)
 
     def events(
         self, name: str | None = None, task_id: str | None = None, limit: int = 100
     ) -> list[Event]:
         with self.guard:
-            found = [event for event in reversed(self._events) if is_about(event, name, task_id)]
-        return found[:limit]
+            kept = [event for events in self._events for event in reversed(events)]
+        found = [event for event in kept if is_about(event, name, task_id)]
+        return sorted(found, key=attrgetter("at"), reverse=True)[:limit]
 
     def check(self) -> Iterable[Finding]:
         what = "it keeps its locks in memory: they exclude within one process only"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -13,6 +13,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from django_tasklock import Event, lock, locks
+from django_tasklock.models import Lock
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
     ADD,
@@ -32,7 +33,7 @@ from tests.admin.conftest import (
 )
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
-from tests.findings import guard, thrown_away
+from tests.findings import fenced, guard, thrown_away
 from tests.inside import (
     Owner,
     instead_of_clearing,
@@ -62,7 +63,7 @@ def test_the_list_says_who_holds_what_and_counts_states(operator: Client) -> Non
     assert names_of(page) == ["zebra", "video:1", "video:2"]
     words = words_of(page)
     assert "Locks 3" in words
-    assert "all 3 gone 1 held 2" in words
+    assert "all 3 gone 1 held 3" in words
 
     # And a time that is left where nobody renews it alone
     assert "9m59s" in words or "10m" in words
@@ -329,6 +330,39 @@ def test_why_a_task_was_skipped_is_found_by_its_id(operator: Client) -> None:
     assert "other:1" in words_of(operator.get(EVENTS, {"q": " other:1 "}))
 
 
+def test_equal_events_are_one_with_a_count_on_the_page_and_on_that_of_their_lock(
+    operator: Client,
+) -> None:
+    now = datetime.now(timezone.utc)
+    stores["default"].record([
+        *[Event("cleared", "video:1", "default", now, Owner(), by=who) for who in ("anna", "bob")],
+        *[
+            Event("skipped", "video:1", "default", now + timedelta(seconds=second),
+                  Owner(task="videos.transcode", task_id=f"id-{second}"), reason="coalesced")
+            for second in range(200)
+        ],
+    ])  # fmt: skip
+    for url in (EVENTS, url_of("change", Lock.named("default", "video:1").id)):
+        words = words_of(operator.get(url))
+        assert "skipped × 200 / 3m19s" in words
+        assert words.count("id-199") == 1
+        assert "id-198" not in words
+        assert "anna" in words
+        assert "bob" in words
+    assert "id-7" in words_of(operator.get(EVENTS, {"q": "id-7"}))
+
+
+def test_many_locks_that_are_cleared_together_are_one_line_of_the_log(
+    operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(25):
+        taken(f"video:{number}")
+    tick(operator, *boxes_of(operator.get(LIST)), post="yes")
+    assert locks.list() == []
+    (line,) = caplog.messages
+    assert ", … in store default: 25 locks cleared by " in line
+
+
 def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:
     orphan("gone:1")
     orphan("gone:2")
@@ -346,7 +380,7 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     room.task(guard=guard())
     job = Job.objects.create(status="processing")
     may_not = client_with("view_lock", "delete_lock")
-    assert "Send again" not in page_of(may_not.get(HEALTH))
+    assert " again</button>" not in page_of(may_not.get(HEALTH))
     client = client_with("view_lock", "delete_lock", "view_job", "change_job")
     page = page_of(client.get(HEALTH))
     row = html.unescape(re.findall(r'name="row" value="([^"]*)"', page)[0])
@@ -357,6 +391,33 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": row}, follow=True))
     assert len(room.waiting()) == 1
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": "nonsense"}, follow=True))
+
+
+def test_health_asks_which_task_and_sends_a_row_of_another_store_by_its_own_button(
+    room: Mailroom, client_with: UserWith
+) -> None:
+    rows = {"guard": guard(), "lock_name": "job:{job}"}
+    room.task(name="film.first", **rows)
+    room.task(name="film.second", **rows)
+    room.task(name="mail.send", guard=fenced(source="new", to="sending"))
+    Job.objects.create(status="processing")
+    taken("another:1").release()
+    Job.objects.create(status="sending", lock_fence=1_700_000_000_000_000)
+    Job.objects.create(status="sending", lock_fence=None)
+    client = client_with("view_lock", "delete_lock", "view_job", "change_job")
+    page = page_of(client.get(HEALTH))
+    buttons = re.findall(r'name="row" value="([^"]*)">Send (\S+) again<', page)
+    named = ["film.first", "film.second", "mail.send", "mail.send"]
+    assert sorted(task for _, task in buttons) == named
+    assert "Another store or KEY_PREFIX has, and" in html.unescape(page)
+    # Of a row that is surely lost, and of no other, all are sent by one button
+    assert "Send all again" not in page
+    for row, task in buttons:
+        if task != "film.first":
+            chosen = {"row": html.unescape(row)}
+            assert "Sent again" in words_of(client.post(SEND, chosen, follow=True))
+    assert [message.task for message in room.waiting()].count("mail.send") == 2
+    assert len(room.waiting()) == 3
 
 
 def test_health_ends_the_reservation_that_was_shown(

@@ -58,13 +58,18 @@ def right(video_id): ...
 """
 # Tasks that are made, and what is wrong with them.
 MISTAKES = """
+from itertools import count
 from celery import Task, shared_task
 from django.db.models import Q
 from django_tasklock.celery import LockedTask
 from django_tasklock.guards import StatusGuard
 from mysite.celery import app
 
+numbers = count()
+
 def guard(model="videos.Video", *, to="processing", **options):
+    # Each claims other rows than the others do.
+    options = {"exclude": Q(pk=next(numbers)), **options}
     return StatusGuard(model, source="uploaded", to=to, done="ready", **options)
 
 def body(pk): ...
@@ -74,6 +79,7 @@ def task(name, guard, **options):
     shared_task(name=name, guard=guard, **options)(body)
 
 task("no_fence", guard(fence_field="lock_fence"))
+task("no_date", guard(since_field="views"))
 task("small_fence", guard(fence_field="views"))
 task("child", guard("videos.Film"))
 task("joins", guard(filter=Q(channel__name="news")))
@@ -88,6 +94,8 @@ task("fenced", guard(fence_field="fence"), on_conflict="run", lock_store="redis"
 task("early", guard(), acks_late=None)
 task("accepted", guard(), acks_late=False)
 task("no_guard", None, acks_late=None)
+task("shares", guard(exclude=Q(pk=99)))
+task("shares_too", guard(exclude=Q(pk=99), to="busy"))
 task("no_results", None, on_conflict="join")
 
 class Made(LockedTask):
@@ -96,7 +104,7 @@ class Made(LockedTask):
     def run(self, pk): ...
 
 class AlsoAccepted(Made):
-    name, acks_late = "also_accepted", False
+    name, acks_late, guard = "also_accepted", False, guard()
 
 class ReadsIt(Task):
     lock_ttl = None
@@ -126,6 +134,7 @@ FOUND = {
     "joins": ("E003", "joins another table"),
     "no_store": ("E004", "there is no lock store 'nowhere'"),
     "small_fence": ("E005", "the fence field "),
+    "no_date": ("E005", "is no DateTimeField"),
     "choice": ("E005", "has no choice 'proccessing'"),
     "long": ("E005", "its max_length is 20"),
     "no_base": ("E008", "no base class of it reads lock_name, guard, on_conflict: it runs without"),
@@ -137,6 +146,7 @@ FOUND = {
     "beside": ("W010", "it may run without its lock, and no fence keeps its row"),
     "decides": ("W010", "it may run without its lock, and no fence keeps its row"),
     "no_fences": ("W010", "it may run without its lock, and no fence keeps its row"),
+    "shares_too": ("W013", "its guard claims rows that shares claims too."),
 }
 NO_MODULE = "import no_such_library\n"
 # Two mistakes, each with a task beside it that is right.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from django.db import transaction
 
 from django_tasklock import LeaseLost, StoreUnavailable, lock, locks, signals
 from django_tasklock.celery import LockedTask
@@ -64,6 +65,46 @@ def test_row_in_no_state_to_be_worked_on_is_skipped(
     said = [text for text in caplog.messages if text.startswith(f"skipped {task.name}[")]
     wanted = f"]: its row app.Job {row.pk} is not in a state to be worked on, lock {name}"
     assert said[0].endswith(wanted)
+
+
+@HOW
+def test_a_row_that_is_not_there_is_said_to_be_sent_too_early(
+    room: Mailroom, transactional_db: None, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    # Given a call for a row that is not committed yet, or was deleted
+    marker = call(room.task(guard=job_guard()), how, 7)
+
+    # I expect it to be skipped as before, and a warning to say what to do
+    assert marker["reason"] == "invalid_state"
+    (said,) = caplog.records
+    assert said.levelname == "WARNING"
+    assert "]: there is no row app.Job 7, lock job:7. Was it sent before the" in said.getMessage()
+    assert said.getMessage().endswith("Use delay_on_commit() or transaction.on_commit()")
+
+
+@pytest.mark.parametrize("taken_by", [None, "another"])
+def test_a_call_inside_atomic_is_one_error_before_the_lock_is_asked_for(
+    room: Mailroom, row: Job, caplog: pytest.LogCaptureFixture, taken_by: str | None
+) -> None:
+    if taken_by:
+        taken(f"job:{row.pk}")
+    with pytest.raises(RuntimeError, match="atomic") as raised, transaction.atomic():
+        room.task(guard=job_guard())(row.pk)
+    assert str(raised.value).endswith("Move atomic() into the task, or call it in on_commit().")
+    assert raised.value.__context__ is None
+    assert caplog.messages == []
+    assert status(row) == "queued"
+
+
+def test_a_call_inside_its_own_run_may_be_inside_atomic(room: Mailroom, row: Job) -> None:
+    def work(self: Any, job: int) -> Any:
+        calls.append(job)
+        with transaction.atomic():
+            return "done" if len(calls) == 2 else self(job)
+
+    calls = list[int]()
+    assert room.task(work, guard=job_guard())(row.pk) == "done"
+    assert status(row) == "done"
 
 
 # ------------------------------------------------------------------------------ how a run ends

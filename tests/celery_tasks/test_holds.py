@@ -62,6 +62,10 @@ def test_it_waits_for_free_and_runs_when_the_hold_is_cleared(
     assert (message.id, message.headers["retries"]) == (first.id, 0)
     assert (runs, status(row)) == ([], "queued")
 
+    # And the history to have its 1st, 2nd, 4th, 8th and 16th look
+    looks = [event for event in locks.history(task_id=first.id) if event.kind == "refused"]
+    assert sum(event.count for event in looks) == 5
+
     # And then to run, though a broker delivers it again
     locks.clear(name)
     assert room.deliver(message, redelivered=late)[0] == "SUCCESS"

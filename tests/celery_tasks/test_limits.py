@@ -101,9 +101,10 @@ def test_a_full_limit_means_later_as_often_as_it_takes(
     assert (message.id, message.headers["retries"]) == (first.id, 0)
     assert (runs, status(row)) == ([], "queued")
 
-    # And the history to say for which limit it waits
+    # And the history to say for which limit it waits, by ever fewer of its looks
     events = locks.history(task_id=first.id)
     assert {(event.kind, event.name) for event in events} == {("refused", "tenant:7")}
+    assert sum(event.count for event in events) == {5: 3, 50: 6}[times]
 
     # And then to run, and only then to cool
     assert room.deliver(message, redelivered=again)[0] == "SUCCESS"

@@ -98,15 +98,19 @@ def test_of_a_message_that_does_not_run_it_is_told_why(
         assert (one["name"], one["template"]) == ("job:1", "job:{job}")
         assert one["sender"] is type(room.app.tasks[message.task])
 
-    # And the history to have it, if it was no pause
+    # And the history to have it, if it was no pause: as one event, which says who had the lock, and
+    # how long it was waited for
+    happened = locks.history(task_id=message.id)
     if outcome == "given_up":
-        event = locks.history(task_id=message.id)[0]
+        (event,) = happened
         assert (event.kind, event.name, event.reason) == ("given up", "job:1", reason)
         assert (event.owner.task, event.store) == (message.task, "default")
+        assert (event.holder is None, event.seconds is None) == (reason != "held",) * 2
     if outcome == "skipped":
         event = skip_of(message.id)
         assert (event.name, event.reason, event.owner.task) == ("job:1", reason, message.task)
         assert event.holder.held_by is None
+        assert (len(happened), event.seconds is None) == (1, False)
 
 
 def test_a_skip_names_the_task_that_holds_the_lock_and_two_skips_are_two_events(

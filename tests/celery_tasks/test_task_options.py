@@ -117,6 +117,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"debounce_interval": 5}, "there is no option debounce_interval; there are lock_name"),
     ({"lock_expiry": 5}, "there is no option lock_expiry; there are lock_name"),
     ({"until_commit": True}, "there is no option until_commit; there are lock_name"),
+    # What other decorators call them, `lock` among them
+    ({"unique": True}, 'there is no option unique; did you mean unique_while="queued"?'),
+    *(
+        ({each: 5}, f"there is no option {each}; did you mean lock_{each}? An attribute of ")
+        for each in ("ttl", "wait", "renew", "slots", "max_hold", "cooldown")
+    ),
 ]  # fmt: skip
 
 
@@ -292,6 +298,7 @@ WRONG_IN_A_CALL: list[tuple[dict[str, Any], str]] = [
     ({"unique_for": 0}, "unique_for must be a number of seconds from 0.001 to ten years, not 0"),
     ({"on_duplicate": None}, "on_duplicate must be one of return, raise, not None"),
     ({"unique_anywhere": 5}, "there is no option unique_anywhere; there are lock_name"),
+    ({"wait": 5}, "there is no option wait; did you mean lock_wait?"),
 ]
 
 

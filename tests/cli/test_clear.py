@@ -129,7 +129,9 @@ def test_a_clear_asks_and_says_what_it_means(monkeypatch: pytest.MonkeyPatch) ->
     assert second.startswith(f"cleared video:1, held by pid {os.getpid()}")
 
 
-def test_a_few_clears_are_a_line_each_and_very_many_a_total_and_each_is_an_event() -> None:
+def test_a_few_clears_are_a_line_each_and_very_many_a_total_and_each_is_an_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     by = f"{getpass.getuser()} (locks clear)"
     taken("report", task="reports.daily")
     with sent(lock_cleared) as heard:
@@ -140,7 +142,18 @@ def test_a_few_clears_are_a_line_each_and_very_many_a_total_and_each_is_an_event
         ]
         for number in range(MANY):
             taken(f"video:{number}")
+        (line,) = caplog.messages
+        assert line.endswith(f"was cleared by {by}")
+        caplog.clear()
         assert run("clear", "--prefix", "video:", "--noinput") == f"cleared {MANY}\n"
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    names = vars(record)["lock_name"].split(", ")
+    assert len(set(names)) == 5
+    assert all(name.startswith("video:") for name in names)
+    assert record.getMessage() == (
+        f"{', '.join(names)}, … in store default: {MANY} locks cleared by {by}"
+    )
     assert len(locks.history(limit=2 * MANY)) == len(heard) == 1 + MANY
     assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
     taken("report")
@@ -159,7 +172,7 @@ def test_a_clear_of_those_whose_owner_is_gone() -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StoreUnavailable("no answer", "default")])
 def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
-    monkeypatch: pytest.MonkeyPatch, error: Any
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:
     for number in range(MANY):
         taken(f"video:{number}")
@@ -169,6 +182,8 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
         call_command("locks", "clear", "--all", "--noinput", stdout=out)
     assert out.getvalue().startswith("cleared video:")
     assert len(locks.history()) == 1
+    (line,) = caplog.messages
+    assert ": 1 locks cleared by " in line
     if error is KeyboardInterrupt:
         assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
 
@@ -242,6 +257,16 @@ def test_only_the_reservation_that_was_seen_is_cleared(
     key = reserved_key("reports.daily", "report")
     answering(monkeypatch, "y", lambda: store.unreserve(key, "id-of-report"))
     assert run("clear", "--queued", "report").startswith("not locked report, reserved for ")
+
+
+def test_many_reservations_that_are_cleared_are_one_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number in range(MANY):
+        reserve(f"video:{number}")
+    assert run("clear", "--queued", "--all", "--noinput") == f"cleared {MANY}\n"
+    (line,) = caplog.messages
+    assert f", … in store default: {MANY} reservations cleared by " in line
 
 
 def test_what_strangers_wrote_is_no_reservation() -> None:

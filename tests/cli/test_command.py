@@ -20,7 +20,7 @@ from tests.admin.conftest import taken
 from tests.command import run, run_json, shell
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, waiter, waiting
+from tests.steps import LONG, Meanwhile, holder, orphan, waiter, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
@@ -89,19 +89,43 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_of_80_columns_gets_lines_of_80_cells_cut_in_the_middle(
+def test_a_terminal_of_80_columns_gets_names_whole_and_the_rest_cut_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken("视频:" + "7" * 60, task="videos.tasks." + "transcode" * 9, task_id="0a1b" * 8)
+    names = ["video:1", "视频:" + "7" * 197]
+    for name in names:
+        taken(name, task="videos.tasks." + "转码" * 19, task_id="0a1b" * 8)
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
     call_command("locks", "list", stdout=terminal)
-    header, row = terminal.getvalue().splitlines()
-    assert len(header) <= 80
+    *lines, last = terminal.getvalue().splitlines()
+    assert [lines[0], lines[2], lines[4]] == ["NAME", *names]
     # A Chinese character takes two cells.
-    assert 70 < len(row) <= 78
-    assert row.startswith("视频:7777")
-    assert "777…777" in row
+    assert 60 < len(last) < 80
+    assert "…" in last
+    # And where all fits, a lock is one line
+    monkeypatch.setenv("COLUMNS", "400")
+    call_command("locks", "list", stdout=(terminal := Terminal()))
+    assert len(terminal.getvalue().splitlines()) == 3
+
+
+def test_locks_are_listed_by_their_state_and_their_age() -> None:
+    orphan("z-gone:1")
+    taken("b:1")
+    assert locks.hold("a-hold:1", 60, by="alice") is not None
+    shown = {
+        state: [row["name"] for row in run_json("list", "--state", state, "--sort", "age")]
+        for state in ("gone", "held", "operator", "overdue", "no-ttl")
+    }
+    assert shown == {
+        "gone": ["z-gone:1"], "held": ["z-gone:1", "b:1"], "operator": ["a-hold:1"],
+        "overdue": [], "no-ttl": [],
+    }  # fmt: skip
+    assert run("list", "--state", "overdue") == "No locks match.\n"
+    ages = [row["name"] for row in run_json("list", "--sort", "age", "--limit", "2")]
+    assert ages == ["z-gone:1", "b:1"]
+    with pytest.raises(CommandError, match="invalid choice: 'late'"):
+        run("list", "--state", "late")
 
 
 # ------------------------------------------------------------------------------ show

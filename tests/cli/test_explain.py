@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError
 from django.db.models import Q
 
 from django_tasklock import locks
 from django_tasklock.celery import by, limit
+from django_tasklock.stores import stores
 from tests.app.models import Job
 from tests.command import run, run_json
+from tests.conftest import UseRedis
 from tests.findings import fenced, guard
-from tests.mailroom import Mailroom
+from tests.mailroom import Mailroom, mailroom
+from tests.servers import RedisServer
 from tests.steps import orphan, taken
 
 pytestmark = pytest.mark.django_db
@@ -115,6 +119,31 @@ def test_explain_who_holds_it(task: Any) -> None:
     paused = "Would be requeued until the hold ends: job:7 is held by an operator."
     for type(task).on_conflict in ("skip", "run"):
         assert explained(task)["verdict"] == paused
+
+
+def test_explain_says_the_store_and_the_key_and_whether_it_grants_a_lock(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url, tasklock={"KEY_PREFIX": "other"})
+    with mailroom(own_redis_server.url) as room:
+        task = room.task()
+        said = explained(task)
+        assert said["verdict"] == "Would run now: nobody holds job:7."
+        assert (said["store"], said["key"].split(":", 1)[1]) == ("default", "1:other:job:7")
+        with redis.Redis.from_url(own_redis_server.url) as admin:
+            admin.config_set("maxmemory", 1)
+            full = explained(task)["verdict"]
+            assert full.startswith("Would get no lock: the store grants none: the server is full: ")
+            admin.config_set("maxmemory", 0)
+            admin.replicaof("127.0.0.1", 1)
+            assert "the server is a replica: point the" in explained(task)["verdict"]
+            admin.replicaof("NO", "ONE")
+            admin.config_set("requirepass", "secret")
+            stores["default"].close_idle()
+            wrong = explained(task)["verdict"]
+            admin.config_set("requirepass", "")
+        assert wrong.startswith("Not known: ")
+        assert "the server refuses the user or password in the cache's LOCATION: " in wrong
 
 
 def test_explain_what_cannot_be(task: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.utils import timezone as timezones
 
 from django_tasklock import Event
 from django_tasklock.stores import stores
@@ -50,16 +52,63 @@ def test_the_newest_come_first() -> None:
     happened("lost", reason="its ttl ran out")
     happened("held", "video:3", by="bob", seconds=7200.0, reason="migration")
     headers, *found = rows(run("history"))
-    assert headers == ["AGE", "WHAT", "NAME", "TASK", "WHO", "BY", "SECONDS", "REASON"]
+    assert headers == ["AGE", "AT", "WHAT", "NAME", "TASK", "WHO", "BY", "SECONDS", "REASON"]
     task = "videos.process[id-1]"
-    assert [row[1:] for row in found] == [
+    assert [row[2:] for row in found] == [
         ["held", "video:3", task, "web-1:7", "bob", "2h00m", "migration"],
         ["lost", "video:1", task, "web-1:7", "-", "-", "its ttl ran out"],
         ["cleared", "video:2", task, "web-1:7", "alice", "-", "-"],
         ["refused", "video:1", task, "web-1:7", "web-2:8", "1m01s", "-"],
     ]
-    assert [row[1] for row in rows(run("history", "video:1"))[1:]] == ["lost", "refused"]
-    assert [row[1] for row in rows(run("history", "--limit", "1"))[1:]] == ["held"]
+    assert [row[2] for row in rows(run("history", "video:1"))[1:]] == ["lost", "refused"]
+    assert [row[2] for row in rows(run("history", "--limit", "1"))[1:]] == ["held"]
+
+
+def test_beside_its_age_an_event_has_the_time_in_the_sites_time_zone() -> None:
+    at = datetime(2026, 7, 1, 23, 30, 5, tzinfo=timezone.utc)
+    stores["default"].record([Event("lost", "video:1", "default", at, OWNER)])
+    for zone, words in (("UTC", "23:30:05"), ("Asia/Shanghai", "07:30:05")):
+        with timezones.override(zone):
+            assert rows(run("history"))[1][1] == words
+
+
+def test_equal_events_are_one_line_with_a_count_and_its_time_and_json_has_each() -> None:
+    # Given a flood of duplicates of one kind, an operator's deeds before it, and other events
+    now = datetime.now(timezone.utc)
+
+    def skips(name: str, **more: Any) -> list[Event]:
+        fields: dict[str, Any] = {"holder": Owner(host="web-2", pid=8), "reason": "coalesced"}
+        return [
+            Event(
+                "skipped", name, "default", now - timedelta(seconds=90 - second),
+                replace(OWNER, task_id=f"id-{second}"), **fields | more,
+            )
+            for second in range(90)
+        ]  # fmt: skip
+
+    for deed in ("alice", "bob"):
+        happened("cleared", "video:1", by=deed)
+        happened("cleared", "video:1", by=deed)
+    stores["default"].record([*skips("video:1"), *skips("video:2"), *skips("video:1", reason="x")])
+    happened("skipped", "video:1", reason="coalesced", count=1000, since=now, seconds=2.0)
+
+    # I expect a line for each of the deeds, and for each kind of the others
+    said = [[*row[2:6], row[-1]] for row in rows(run("history"))]
+    assert said == [
+        ["WHAT", "COUNT", "WITHIN", "NAME", "REASON"],
+        ["skipped", "1,090", "1m30s", "video:1", "coalesced"],
+        *[["cleared", "-", "-", "video:1", "-"]] * 4,
+        ["skipped", "90", "1m29s", "video:1", "x"],
+        ["skipped", "90", "1m29s", "video:2", "coalesced"],
+    ]
+    assert [row[3:6] for row in rows(run("history", "video:2"))[1:]] == [["90", "1m29s", "video:2"]]
+    assert len(rows(run("history", "--limit", "2"))[1:]) == 2
+
+    # And each to be found by its task id, and in JSON
+    assert len(run_json("history", "--limit", "1000")) == 4 + 3 * 90 + 1
+    assert [row[4] for row in rows(run("history", "--task-id", "id-7"))[1:]] == [
+        "videos.process[id-7]"
+    ] * 3
 
 
 def test_why_a_task_was_skipped() -> None:
@@ -70,7 +119,7 @@ def test_why_a_task_was_skipped() -> None:
     happened("skipped", holder=Owner(task="videos.process", task_id="id-3"), reason="debounced")
     happened("lost", owner=other, reason="late")
     found = rows(run("history", "--task-id", "id-1"))[1:]
-    assert [[row[1], row[3], row[5], row[6]] for row in found] == [
+    assert [[row[2], row[4], row[6], row[7]] for row in found] == [
         ["skipped", "videos.process[id-1]", "videos.process[id-3]", "debounced"],
         ["skipped", "videos.process[id-1]", "web-2:8 videos.process[id-2]", "already_processing"],
         ["skipped", "videos.process[id-1]", "operator alice", "held_by_operator: a migration"],
@@ -114,22 +163,29 @@ def test_following_shows_what_comes_also_after_an_outage(
         until(lambda: len(whole_lines(out)) == 4)
         assert whole_lines(err) == []
 
+        # Also one that another process was late to write
+        earlier = datetime.now(timezone.utc) - timedelta(minutes=1)
+        late = Event("cleared", "video:1", "default", earlier, OWNER, by="bob")
+        stores["default"].record([late])
+        until(lambda: len(whole_lines(out)) == 5)
+
         # And an outage to be said, and what comes after it to be shown
         own_redis_server.pause()
         until(lambda: whole_lines(err))
         own_redis_server.resume()
         happened("cleared", by="alice")
-        until(lambda: len(whole_lines(out)) == 5)
+        until(lambda: len(whole_lines(out)) == 6)
         followed.send_signal(signal.SIGINT)
         assert followed.wait(PATIENCE) == 128 + signal.SIGINT
     finally:
         followed.kill()
         followed.wait()
-    first, second, *same, last = [line.decode() for line in whole_lines(out)]
+    first, second, *same, belated, last = [line.decode() for line in whole_lines(out)]
     assert [row[-1] for row in rows(f"{first}\n{second}")] == ["first", "second"]
     for line in same:
         assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  refused +video:2 ", line)
-    assert "cleared" in last
+    assert "bob" in belated
+    assert "alice" in last
     (error,) = whole_lines(err)
     assert b"unavailable" in error
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from django_tasklock import Lease
+from django_tasklock.signals import OUTCOMES
 from tests import needs
 from tests.conftest import UseRedis
 from tests.inside import asked
@@ -52,6 +53,7 @@ print([name for name in sys.modules if name.startswith((
     "prometheus_client", "opentelemetry", "django_tasklock.contrib"))])
 """
 COUNTED = """
+import json
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -64,10 +66,12 @@ def work(video_id):
 
 work(1), work(2)
 (resource,) = reader.get_metrics_data().resource_metrics
-((_, acquires), (_, waits), (unit, holds)) = [
-    (metric.unit, *metric.data.data_points) for metric in resource.scope_metrics[0].metrics]
-print(acquires.value, waits.count, holds.count, unit, 3600.0 in holds.explicit_bounds,
-      *acquires.attributes.values())
+said = {}
+for metric in resource.scope_metrics[0].metrics:
+    for point in metric.data.data_points:
+        name = " ".join([metric.name, metric.unit, *point.attributes.values()])
+        said[name] = point.value if metric.unit != "s" else point.count
+print(json.dumps([said, 3600.0 in point.explicit_bounds]))
 """
 
 
@@ -165,7 +169,17 @@ def test_processes_with_the_app_for_prometheus_count_together(tmp_path: Path) ->
 def test_the_app_for_opentelemetry_counts_the_same_by_the_sdk_of_the_project() -> None:
     needs.package("opentelemetry.sdk")
     said = last_line("django_tasklock.contrib.opentelemetry", then=COUNTED)
-    assert said == "2 2 2 s True video:{video_id} default acquired"
+    lock, given_up = "video:{video_id} default", "tasklock.tasks_not_run {call}"
+    assert json.loads(said) == [{
+        f"tasklock.acquires {{acquire}} {lock} acquired": 2,
+        f"tasklock.wait s {lock} acquired": 2,
+        f"tasklock.hold s {lock} released": 2,
+        # What alerts ask for is there before it happens.
+        f"tasklock.acquires {{acquire}} {lock} unavailable": 0,
+        f"tasklock.leases_lost {{lease}} {lock} expired": 0,
+        f"tasklock.leases_lost {{lease}} {lock} gone": 0,
+        **{f"{given_up} {lock} given_up {reason}": 0 for reason in OUTCOMES["given_up"]},
+    }, True]  # fmt: skip
 
 
 def test_what_is_about_tasks_without_celery(

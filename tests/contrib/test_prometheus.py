@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 
-from django_tasklock import StoreUnavailable, lock, locks
+from django_tasklock import Lease, StoreUnavailable, lock, locks
 from django_tasklock.guards import StatusGuard
+from django_tasklock.signals import OUTCOMES
 from django_tasklock.testing import outage
 from tests import needs
 from tests.app.models import Job
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import MOST_LABELS, LockCollector, counting
+from tests.inside import MOST_LABELS, LockCollector, age, asked, counting, label_of, owner_record
 from tests.mailroom import mailroom
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, orphan, silent, taken
+from tests.steps import LONG, Meanwhile, held_by, holder, orphan, server, silent, taken
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -33,11 +34,11 @@ def library() -> None:
 
 
 @pytest.fixture
-def counters(use_redis: UseRedis) -> Iterator[Any]:
-    """The counters, which count on Redis until the test ends."""
+def counters(use_redis: UseRedis) -> Iterator[None]:
+    """The counters count on Redis until the test ends."""
     use_redis()
-    with counting() as counters:
-        yield counters
+    with counting():
+        yield
 
 
 def state(**options: Any) -> Any:
@@ -69,7 +70,7 @@ def work(video_id: int) -> str:
 
 
 def test_what_happens_to_locks_and_tasks_is_counted(
-    counters: Any, redis_server: RedisServer
+    counters: None, redis_server: RedisServer
 ) -> None:
     from prometheus_client import REGISTRY
 
@@ -79,9 +80,11 @@ def test_what_happens_to_locks_and_tasks_is_counted(
         assert work(3) is None
     with outage(), pytest.raises(StoreUnavailable):
         work(4)
-    cleared = taken("report")
-    assert locks.clear("report")
-    assert not cleared.release()
+    for task, task_id in ((None, None), ("locks run dump 5.1.", None), ("videos.process", "id-1")):
+        cleared = asked("report", task=task, task_id=task_id)
+        assert isinstance(cleared, Lease)
+        assert locks.clear("report")
+        assert not cleared.release()
     short = taken("report", ttl=0.01)
     until(lambda: not short.held, "the end of its ttl")
     with mailroom(redis_server.url) as room:
@@ -90,28 +93,47 @@ def test_what_happens_to_locks_and_tasks_is_counted(
             assert room.deliver(room.take())[0] == "SUCCESS"
 
     # By template, and never by a name that was filled
-    asked = {
+    outcomes = {
         "video:{video_id} acquired": 2, "video:{video_id} refused": 1,
-        "video:{video_id} unavailable": 1, "other acquired": 5, "job:{job} refused": 1,
+        "video:{video_id} unavailable": 1, "other acquired": 7, "job:{job} refused": 1,
     }  # fmt: skip
     assert scrape(REGISTRY) - before == {
-        **{f"acquires_total {ask} default": count for ask, count in asked.items()},
-        **{f"wait_seconds_count {ask} default": count for ask, count in asked.items()},
+        **{f"acquires_total {ask} default": count for ask, count in outcomes.items()},
+        **{f"wait_seconds_count {ask} default": count for ask, count in outcomes.items()},
         "hold_seconds_count video:{video_id} released default": 2,
         "hold_seconds_count other released default": 3,
-        "hold_seconds_count other lost default": 2,
-        "leases_lost_total other gone default": 1,
+        "hold_seconds_count other lost default": 4,
+        "leases_lost_total other gone default": 3,
         "leases_lost_total other expired default": 1,
-        "locks_cleared_total other cleared default": 1,
+        # By task; a command's arguments may be other ones each day.
+        "locks_cleared_total cleared default other": 2,
+        "locks_cleared_total cleared default videos.process": 1,
         "tasks_not_run_total job:{job} skipped already_processing default": 1,
     }
 
 
-def test_templates_that_are_made_of_values_get_no_endless_series(
-    counters: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counters, "_templates", set())
-    labels = {counters.label_of(f"video:{number}") for number in range(MOST_LABELS + 50)}
+def test_what_alerts_ask_for_is_there_at_0_from_the_first_acquire_on(counters: None) -> None:
+    """A series that begins with 1 has not increased: the first lost lease of a lock, and the first
+    job that is given up, would raise no alert."""
+    from prometheus_client import REGISTRY
+
+    @lock("film:{film}")
+    def show(film: int) -> None:
+        pass
+
+    # Given a lock that nobody has asked for
+    assert not any("film:{film}" in series for series in scrape(REGISTRY))
+    show(1)
+    at_zero = {series for series, value in scrape(REGISTRY).items() if value == 0}
+    assert {series.replace(" film:{film}", "") for series in at_zero if "film:" in series} == {
+        "acquires_total unavailable default",
+        *(f"leases_lost_total {cause} default" for cause in ("expired", "gone")),
+        *(f"tasks_not_run_total given_up {why} default" for why in OUTCOMES["given_up"]),
+    }
+
+
+def test_templates_that_are_made_of_values_get_no_endless_series(counters: None) -> None:
+    labels = {label_of(f"video:{number}") for number in range(MOST_LABELS + 50)}
     assert len(labels) == MOST_LABELS + 1
     assert "other" in labels
 
@@ -131,14 +153,52 @@ def test_each_lock_is_in_one_state_and_of_a_silent_store_nothing_is_known(
     with lock("cooled", hold_at_least=600):
         pass
     orphan("left")
+    overdue = owner_record("videos.process", "id-1") | {"ttl": LONG, "renew": True}
+    held_by(overdue, "late", ttl=LONG / 2)
     found = scrape(state(rows=False))
-    assert 0 <= found.pop("oldest_lock_age_seconds default") < 600
+    for task in ("other", "videos.process"):
+        assert 0 <= found.pop(f"oldest_lock_age_seconds default {task}") < 600
     assert found == {
         "store_up default": 1, "store_up silent": 0, "waiters default": 0,
+        "store_writable default": 1,
         "locks held default": 2, "locks foreign default": 1, "locks detached default": 1,
         "locks operator default": 1, "locks cooling default": 1, "locks orphaned default": 1,
-        "locks overdue default": 0,
+        "locks overdue default": 1,
     }  # fmt: skip
+
+
+def test_the_oldest_age_is_by_task_and_of_leases_alone(use_redis: UseRedis) -> None:
+    use_redis()
+    oldest = "oldest_lock_age_seconds default"
+    # Given locks under which nobody works now
+    taken("handed").detach()
+    locks.hold("stopped", 600, by="alice")
+    with lock("cooled", hold_at_least=600):
+        pass
+    assert not any(series.startswith(oldest) for series in scrape(state(rows=False)))
+    kept = [
+        asked(name, task="videos.process", task_id=f"id of {name}") for name in ("first", "last")
+    ]
+    kept.append(asked("scheduler", task="lead run"))
+    least = age(holder("first").acquired_at)
+    found = scrape(state(rows=False))
+    assert least <= found[f"{oldest} videos.process"] <= age(holder("first").acquired_at)
+    # A leader is no task: it may lead for weeks.
+    assert found[f"{oldest} other"] < found[f"{oldest} videos.process"]
+    del kept
+
+
+def test_a_full_store_is_up_and_cannot_be_written(
+    use_redis: UseRedis, own_redis_server: RedisServer
+) -> None:
+    use_redis(own_redis_server.url)
+    own = server().config_set
+    assert scrape(state(rows=False))["store_writable default"] == 1
+    own("maxmemory", 1)
+    found = scrape(state(rows=False))
+    assert (found["store_up default"], found["store_writable default"]) == (1, 0)
+    own("maxmemory", 0)
+    assert scrape(state(rows=False))["store_writable default"] == 1
 
 
 def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
@@ -151,8 +211,8 @@ def test_waiters_are_counted_those_for_permits_too(use_redis: UseRedis) -> None:
         won = locks.acquire(name, ttl=60, wait=60, slots=slots)
         return won is not None and won.release()
 
-    asked = [("video:1", 1), ("video:1", 1), ("export", 2), ("export", 2)]
-    waiters = [Meanwhile(partial(wait_and_release, name, slots)) for name, slots in asked]
+    wanted = [("video:1", 1), ("video:1", 1), ("export", 2), ("export", 2)]
+    waiters = [Meanwhile(partial(wait_and_release, name, slots)) for name, slots in wanted]
     until(lambda: scrape(state(rows=False))["waiters default"] == 4, "four waiters")
     queued = [*locks.waiters("video:1"), *locks.waiters("export")]
     moments = [owner.waiting_since for owner in queued if owner.waiting_since is not None]
@@ -191,11 +251,11 @@ def test_lost_rows_are_counted_by_their_model_where_all_are_known(
         assert lost not in scrape(registry)
 
 
-def test_a_store_that_cannot_list_has_no_gauges_and_to_register_asks_no_store(
+def test_of_a_store_that_cannot_list_a_write_alone_tells_and_to_register_asks_no_store(
     on_locmem: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken("video:1")
-    assert scrape(state(rows=False)) == {}
-    asked = silent(monkeypatch, "list")
+    assert scrape(state(rows=False)) == {"store_writable default": 1}
+    verbs = silent(monkeypatch, "list")
     state()
-    assert asked == []
+    assert verbs == []

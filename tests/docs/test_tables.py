@@ -297,13 +297,6 @@ def test_the_texts_of_what_stores_find_are_the_codes() -> None:
         assert any(re.fullmatch(f"(?:…: )?{each}", text) for each in known), identity
 
 
-def test_the_dashboard_and_the_alerts_ask_for_metrics_that_exist() -> None:
-    known = metrics().keys() | gauges()
-    for text in (METRICS.read_text("utf-8"), (METRICS.parent / "grafana.json").read_text("utf-8")):
-        asked = re.findall(r"\btasklock_\w+", text)
-        assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked} == known
-
-
 def test_each_option_of_the_command_is_shown_and_each_that_is_shown_exists() -> None:
     text = section(COMMAND, "Verbs")
     rows = {code(row[0])[0].split()[0]: " ".join(row) for row in table(COMMAND, "Verbs", "Verb")}

@@ -16,7 +16,6 @@ import redis
 
 from django_tasklock import Event, ListingNotSupported, locks
 from django_tasklock.stores import stores
-from tests import inside
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import Owner, asked, clock, keep_events_for, note, owner_record, write_events
 from tests.servers import RedisServer
@@ -117,7 +116,7 @@ class TestWhatIsWritten:
                 locks.history(**wrong)
 
     def test_equal_refusals_are_one_with_a_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For each second. Another lock, holder or task is another event."""
+        """For each second. Another lock or task is another event."""
         keep_events_for(monkeypatch, LONG)
         taken("video:0")
         refused("video:0", 36)
@@ -133,15 +132,14 @@ class TestWhatIsWritten:
             refused("video:2")
             asked("video:1", task="videos.run", task_id="id-1")
         first.release()
-        second = taken("video:1")
+        asked("video:1", task="videos.run", task_id="second")
         refused()
-        for lease in (second, taken("video:3")):
-            inside.give_up(lease)
-            until(lambda lease=lease: not locks.is_locked(lease.name))  # type: ignore[misc]
-        found = [(event.kind, event.count, event.owner.task_id) for event in locks.history()]
+        found = [
+            (event.name, event.count, event.owner.task_id, event.holder and event.holder.task_id)
+            for event in locks.history()
+        ]
         assert found[:-1] == [
-            ("given up", 1, None), ("given up", 1, None), ("refused", 1, None),
-            ("refused", 2, "id-1"), ("refused", 2, None), ("refused", 2, None),
+            ("video:1", 3, None, "second"), ("video:1", 2, "id-1", None), ("video:2", 2, None, None)
         ]  # fmt: skip
 
 
@@ -163,6 +161,14 @@ class TestWhatItCosts:
             assert found[0].name == f"video:{number}"
             assert len(found) <= 300 + 100  # The server removes whole nodes of its list.
         assert len(found) >= 300
+
+    def test_they_are_kept_for_a_week_after_the_last_one(self, on_redis: None) -> None:
+        note("lost", "video:1", owner_record())
+        note("waited", "video:1", owner_record())
+        until(lambda: len(locks.history()) == 2)
+        store: Any = stores["default"]
+        for key in (store.keys.history, store.keys.rare):
+            assert 7 * 86400 - 60 < store.client.command("TTL", key) <= 7 * 86400
 
     @pytest.mark.parametrize("off", [True, False])
     def test_one_that_is_off_says_so(self, on_locmem: None, use_redis: UseRedis, off: bool) -> None:
@@ -200,7 +206,7 @@ class TestWhatCanGoWrong:
         keep_events_for(monkeypatch, LONG)
         note("waited", "parent", Owner())
         assert in_child(child) == ["video:1"]
-        assert [event.name for event in locks.history()] == ["parent", "video:1"]
+        assert [event.name for event in locks.history()] == ["video:1", "parent"]
 
     @pytest.mark.parametrize("silent", [False, True])
     def test_a_process_that_ends_writes_what_is_queued_unless_the_server_is_silent(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -125,6 +126,15 @@ class TestDecorator:
                 lock("report")(function)
         with pytest.raises(TypeError, match=r"OneByOne: .* Decorate the method that does the work"):
             lock("report")(OneByOne)
+
+    def test_what_is_no_function_is_refused_with_the_order_to_write(self) -> None:
+        def work(_: object = None) -> None: ...
+
+        made: list[Any] = [staticmethod, classmethod, property, functools.cached_property]
+        for decorator in made:
+            says = f"it is a {decorator.__name__}. Put the decorator that makes it above @lock"
+            with pytest.raises(TypeError, match=re.escape(says)):
+                lock("report")(decorator(work))
 
     def test_a_decorator_that_hides_that_a_function_is_async_is_an_error_when_it_is_called(
         self,

@@ -6,6 +6,7 @@ import gc
 import re
 import secrets
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -41,6 +42,21 @@ pytestmark = pytest.mark.usefixtures("on_redis")
 def proxy(use_redis: UseRedis, cut_proxy: CutProxy) -> CutProxy:
     use_redis(cut_proxy.url, SOCKET_TIMEOUT=0.5, SOCKET_CONNECT_TIMEOUT=0.5)
     return cut_proxy
+
+
+def test_a_lease_that_was_dropped_and_not_released_is_a_resource_warning() -> None:
+    """As of a file that nobody has closed. One that is not renewed may be meant to run out."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for name, renew in (("runs:out", False), ("leaked", True)):
+            taken(name, ttl=LONG, renew=renew)
+        gc.collect()
+        until(lambda: bool(seen), "a warning")
+        with lock("held"):
+            pass
+    (warning,) = seen
+    assert warning.category is ResourceWarning
+    assert "the lease on leaked was not released" in str(warning.message)
 
 
 class TestThread:

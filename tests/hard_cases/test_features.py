@@ -147,8 +147,10 @@ def test_what_was_lost_is_found_and_sent_again_once(stage: Stage) -> None:
         kinds = {int(problem["pk"]): problem["kind"] for problem in stage.doctor()}
         assert kinds == {early.job: "owner gone", late.job: "owner gone", by_hand: "lost work"}
         stage.redis.delete(*(stage.lock_key(f"job:{each.job}") for each in (early, late)))
-        # And two at the same time to send each row once, and to leave nothing to do
-        both = [Meanwhile(partial(stage.doctor, "--requeue")) for _ in range(2)]
+        # And two at the same time to send each row once, once they are told by which of the two
+        # tasks, and to leave nothing to do
+        sends = ("--requeue", "--task", "*working")
+        both = [Meanwhile(partial(stage.doctor, *sends)) for _ in range(2)]
         said = [problem for each in both for problem in each.result()]
         assert {problem["requeued"] for problem in said} <= {"sent again", "sent a moment ago"}
         sent = [int(problem["pk"]) for problem in said if problem["requeued"] == "sent again"]

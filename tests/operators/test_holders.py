@@ -45,7 +45,7 @@ def cooling() -> None:
 HOLDERS: dict[str, tuple[Callable[[], Any], bool, str]] = {
     "alive": (lambda: taken("video:1"), False, ", ends in "),
     "gone": (lambda: orphan("video:1"), True, ", its process is gone, ends in "),
-    "overdue": (overdue, False, ", not renewed for 30s (due every 20s), ends in 29s."),
+    "overdue": (overdue, False, ", not renewed for 30s (due every 20s), ends in "),
     "unknown": (on_another_host, False, "Held by worker-9:"),
     "cooling": (cooling, True, f":{os.getpid()}, ends in "),  # Not since when: it is over.
     "detached": (lambda: taken("video:1").detach(LONG), False, "(no run has adopted "),

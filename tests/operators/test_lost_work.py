@@ -35,8 +35,8 @@ WELL = ("Nothing is wrong.\n", 0)
 def freed(row: Job, found: dict[str, Any], runs: list[int], room: Mailroom) -> None:
     """What the hint of a row that no run may claim says helps."""
     assert found["hint"] == (
-        "If no run of it lives, set its lock_fence to NULL, then send it again: "
-        "manage.py locks doctor --requeue"
+        "If no run of it lives, set its lock_fence to NULL first. "
+        f"Send {found['task']} again: manage.py locks doctor --requeue"
     )
     Job.objects.update(lock_fence=None)
     assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
@@ -64,7 +64,7 @@ def test_a_row_is_lost_if_nobody_holds_its_lock_and_says_which(room: Mailroom) -
     assert problem.as_json() == {
         "kind": "lost work", "what": f"app.Job {job.pk}", "serious": True,
         "message": f"The row is “processing”, and nobody holds its lock job:{job.pk}.",
-        "hint": "Send it again: manage.py locks doctor --requeue",
+        "hint": f"Send {task.name} again: manage.py locks doctor --requeue",
         "task": task.name, "pk": str(job.pk), "model": "app.Job",
         "store": "default", "lock": f"job:{job.pk}",
     }  # fmt: skip
@@ -74,9 +74,10 @@ def test_exactly_the_stranded_rows_are_found_among_healthy_ones(room: Mailroom) 
     room.task(guard=fenced())
     Job.objects.create(status="queued")
     Job.objects.create(status="done", lock_fence=7)
-    rows = [Job.objects.create(status="processing", lock_fence=1000 + n).pk for n in range(40)]
+    rows = [Job.objects.create(status="processing").pk for _ in range(40)]
     for pk in rows:
         held_by(owner_record("task", "id"), f"job:{pk}")
+        Job.objects.filter(pk=pk).update(lock_fence=holder(f"job:{pk}").fence)
     # A row set by hand, a run whose lock was cleared, and one whose lock ran out.
     by_hand = Job.objects.create(status="processing").pk
     assert locks.clear(f"job:{rows[3]}")
@@ -217,7 +218,9 @@ def test_lost_work_is_sent_again_once_each_time_that_it_is_lost(room: Mailroom) 
     assert (found["requeued"], found["task_id"], status) == ("sent a moment ago", None, 0)
     # Its run claimed the row, and was killed as well
     room.take()
-    assert task.guard.claim(job.pk, 5)
+    lease = taken(f"job:{job.pk}")
+    assert task.guard.claim(job.pk, lease.fence)
+    lease.release()
     assert doctor_json("--requeue")[0][0]["requeued"] == "sent again"
     assert [state for state, _ in room.work_off()] == ["SUCCESS"]
     assert runs == [job.pk]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import types
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import InvalidLockConfig, lock, locks
+from tests.app.models import Job
 from tests.conftest import UseRedis
 from tests.inside import asked
 from tests.servers import RedisServer
@@ -32,6 +35,79 @@ def nothing_is_sent(own_redis_server: RedisServer, use_redis: UseRedis) -> Itera
     traffic = Traffic(own_redis_server)
     yield traffic
     assert traffic.commands() == {}
+
+
+def test_no_name(nothing_is_sent: Traffic) -> None:
+    # Given what somebody takes for a name: a row, and a text with a space
+    row, text = Job(pk=7), "report: monday"
+
+    # I expect to be told what to write
+    calls: list[Any] = [locks.acquire, locks.get, lambda name: lock(name)(len)]
+    for call in calls:
+        assert 'a str, such as f"video:{video.pk}", not Job: ' in refused(TypeError, call, row)
+        said = refused(ValueError, call, text)
+        assert "no spaces (use make_name()), not 'report: monday'" in said
+
+
+def test_what_only_a_lease_has(nothing_is_sent: Traffic) -> None:
+    for verb in ("release", "extend"):
+        said = refused(AttributeError, getattr, locks, verb)
+        assert f"locks has no {verb}: a lease of locks.acquire() has release() and" in said
+
+
+MODULE = """
+from django_tasklock import lock
+from django_tasklock.tasks import locked
+from django_tasklock.views import lock_view
+"""
+BARE = "@{0}\ndef work(number): pass"
+NAMED = """
+def named(number): return "a"
+@plain
+def wrapped(number): return "a"
+class Class:
+    def own(self, number): return "a"
+    @{0}(own)
+    def work(self, number): pass
+@{0}(named)
+def work(number): pass
+@{0}(wrapped)
+def other(number): pass
+@{0}(lambda number: "a")
+def third(number): pass
+"""
+
+
+def plain(function: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(function)
+    def called(*args: object) -> object:
+        return function(*args)
+
+    return called
+
+
+def test_no_arguments() -> None:
+    """A function may be a name's, too, but not one that is only being defined."""
+    module = types.ModuleType("beginner")
+    exec(MODULE, vars(module))
+    vars(module)["plain"] = plain
+
+    # Given functions under a decorator that has no arguments
+    for name in ("lock", "locked", "lock_view"):
+        for bare in (BARE, BARE.replace("\n", "\n@plain\n"), "@plain\n" + BARE):
+            # I expect an error when the module is imported, which says what to write
+            says = refused(TypeError, exec, bare.format(name), vars(module))
+            assert says == f'@{name} needs the name of a lock: write @{name}("a name")'
+
+    # And the same of methods, where only `lock` knows that a function is no name
+    with pytest.raises(TypeError, match="@lock needs the name of a lock"):
+        exec("class Class:\n @lock\n def work(self): pass", vars(module))
+
+    # And that functions may make the names all the same
+    for name in ("locked", "lock_view"):
+        exec(NAMED.format(name), vars(module))
+        for function in ("named", "wrapped", "work", "other", "third"):
+            del vars(module)[function]
 
 
 def refused(error: type[Exception], call: Callable[..., object], *args: Any, **more: Any) -> str:

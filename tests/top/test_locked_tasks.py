@@ -16,6 +16,7 @@ from typing import Any
 import django
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db import transaction
 from django.test import override_settings
 
 from django_tasklock import InvalidLockConfig, Lease, LockNotAcquired, StoreUnavailable, lock, locks
@@ -120,6 +121,24 @@ def test_a_run_claims_its_row_and_leaves_it_as_it_ended(fails: bool, is_async: b
         async_to_sync(take(work_async))(job.pk) if is_async else take(work)(job.pk)
     assert status(job) == ("failed" if fails else "done")
     until(lambda: not locks.is_locked(f"job:{job.pk}"))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_row_that_is_not_there_or_not_committed_is_said(
+    is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work_async(job_id: int) -> None: ...
+
+    def work(job_id: int) -> None: ...
+
+    take: Any = locked("job:{job_id}", guard=guard)
+    run = async_to_sync(take(work_async)) if is_async else take(work)
+    assert run(7)["reason"] == "invalid_state"
+    with pytest.raises(RuntimeError, match="used inside atomic"), transaction.atomic():
+        run(7)
+    (said,) = caplog.messages
+    assert f"{work.__name__}" in said
+    assert ": there is no row app.Job 7, lock job:7. Was it sent before the commit? Use " in said
 
 
 @pytest.mark.parametrize(("own", "ends"), [(None, "queued"), (guard, "done")])
@@ -227,8 +246,10 @@ def test_a_mistake_names_the_task_and_says_what_to_do() -> None:
             InvalidLockConfig, match=f"^task {__name__}.{function.__qualname__}: .*{says}"
         ):
             locked(name, **options)(function)
-    with pytest.raises(TypeError, match=r"must decorate a function, below @task\(\), not <object"):
-        locked("job")(anything)
+    others: list[Any] = [anything, staticmethod(status), classmethod(repr)]
+    for each in others:
+        with pytest.raises(TypeError, match=r"decorates a function, below @task\(\), not <"):
+            locked("job")(each)
 
 
 # ------------------------------------------------------------------------------ slots, cooling

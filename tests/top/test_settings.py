@@ -234,6 +234,18 @@ def test_settings_that_are_wrong_or_mean_something_else(
         the_one(identity, says, deploy=True)
 
 
+@pytest.mark.parametrize("name", ["TASKLOCK_TTL", "TASKLOCK_DEFAULT", "TASKLOCKS"])
+def test_a_setting_that_nothing_reads(use_redis: UseRedis, name: str) -> None:
+    use_redis()
+    with override_settings(**{name: 60, "TASKLOCK_TASK_URL": "https://example.com/{task_id}"}):
+        message = the_one("W012", f"nothing reads the setting {name}.")
+        assert message.hint
+        assert (
+            'Write TASKLOCK = {"default": {...}}, with BACKEND, CACHE, KEY_PREFIX, TTL, OPTIO'
+            in (message.hint)
+        )
+
+
 class RefusedByItsServer(MemoryStore):
     """A store whose settings are found wrong when its server is asked."""
 

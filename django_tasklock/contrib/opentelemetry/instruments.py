@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..measures import SECONDS, Add, Measures, Metric
+from ..measures import COUNTERS, SECONDS, Add, Measures, Metric
 
 try:
     from opentelemetry.metrics import get_meter
@@ -15,20 +15,14 @@ except ImportError as error:
 meter = get_meter("django_tasklock")
 
 
-def _counter(metric: Metric) -> Add:
-    counter = meter.create_counter(f"tasklock.{metric.name}", description=metric.text)
-    return _labelled(counter.add, metric)
-
-
-def _histogram(metric: Metric) -> Add:
-    name, text = f"tasklock.{metric.name}", metric.text
-    histogram = meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=SECONDS)
-    return _labelled(histogram.record, metric)
-
-
-def _labelled(add: Add, metric: Metric) -> Add:
+def _made(metric: Metric) -> Add:
+    said = f"tasklock.{metric.name}", metric.unit, metric.text
+    if metric in COUNTERS:
+        add: Add = meter.create_counter(*said).add
+    else:
+        add = meter.create_histogram(*said, explicit_bucket_boundaries_advisory=SECONDS).record
     return lambda value, *labels: add(value, dict(zip(metric.labels, labels, strict=True)))
 
 
 # They pass the numbers on to the instruments of one meter.
-instruments = Measures(_counter, _histogram)
+instruments = Measures(_made)

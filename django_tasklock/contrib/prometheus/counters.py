@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ..measures import SECONDS, Add, Measures, Metric
+from ..measures import HISTOGRAMS, SECONDS, Add, Measures, Metric
 
 try:
     from prometheus_client import Counter, Histogram
@@ -12,17 +12,15 @@ except ImportError as error:
     raise ImproperlyConfigured(f'{error}: pip install "django-tasklock[prometheus]"') from error
 
 
-def _counter(metric: Metric) -> Add:
-    counter = Counter(f"tasklock_{metric.name}_total", metric.text, metric.labels)
+def _made(metric: Metric) -> Add:
+    said = metric.text, metric.labels
+    if metric in HISTOGRAMS:
+        histogram = Histogram(f"tasklock_{metric.name}_seconds", *said, buckets=SECONDS)
+        return lambda seconds, *labels: histogram.labels(*labels).observe(seconds)
+    counter = Counter(f"tasklock_{metric.name}_total", *said)
     return lambda value, *labels: counter.labels(*labels).inc(value)
-
-
-def _histogram(metric: Metric) -> Add:
-    name = f"tasklock_{metric.name}_seconds"
-    histogram = Histogram(name, metric.text, metric.labels, buckets=SECONDS)
-    return lambda seconds, *labels: histogram.labels(*labels).observe(seconds)
 
 
 # Those of this process: a registry takes a metric once. In prometheus_client's multiprocess mode
 # the numbers are in files that the processes of a host share.
-counters = Measures(_counter, _histogram)
+counters = Measures(_made)

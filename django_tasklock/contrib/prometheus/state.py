@@ -5,20 +5,24 @@ What is not known has no value: a store that does not answer is "down", and has 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 from django.db import Error as DatabaseError
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..._values.durations import age
+from ..._values.lock_info import LockInfo
 from ..._values.slots import base_of
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ...operators.holders import Holder, holder_of
+from ...operators.holders import Holder, asked_once, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows
+from ...operators.writable import cannot_write
 from ...stores import stores
+from ..measures import task_of
 
 # The value of the label "state" for each holder.
 STATES = {holder: holder.value for holder in Holder} | {
@@ -30,10 +34,11 @@ STATES = {holder: holder.value for holder in Holder} | {
 # Of each gauge its text, and its labels.
 GAUGES = {
     "store_up": ("Whether the lock store answered: 1, or 0.", "store"),
+    "store_writable": ("Whether the lock store grants locks: 1, or 0.", "store"),
     "locks": ("Locks that are taken, by their state.", "store", "state"),
     "waiters": ("Callers that wait for a lock.", "store"),
     "longest_wait_seconds": ("How long the one who waits longest has waited.", "store"),
-    "oldest_lock_age_seconds": ("Age of the lock that was taken first.", "store"),
+    "oldest_lock_age_seconds": ("Age of the task's oldest lease.", "store", "task"),
     "lost_rows": ("Rows at work whose lock nobody holds.", "rows"),
 }
 Gauges = dict[str, GaugeMetricFamily]
@@ -72,27 +77,32 @@ def _gauges() -> Gauges:
 
 def _add_store(gauges: Gauges, alias: str) -> None:
     try:
-        locks = [*stores[alias].walk()]
+        with suppress(ListingNotSupported):  # Then only a write tells.
+            _add_locks(gauges, alias, [*stores[alias].walk()])
     except StoreUnavailable:
         gauges["store_up"].add_metric([alias], 0)
         return
-    except ListingNotSupported:
-        return  # Nothing can be asked that would tell.
+    gauges["store_writable"].add_metric([alias], not cannot_write(stores[alias]))
+
+
+def _add_locks(gauges: Gauges, alias: str, locks: Sequence[LockInfo]) -> None:
     gauges["store_up"].add_metric([alias], 1)
-    counts = Counter(STATES[holder_of(info)] for info in locks)
+    alive, counts = asked_once(), Counter[str]()
+    moments = defaultdict[tuple[str, ...], list[datetime | None]](list)
+    for info in locks:
+        counts[STATES[holder_of(info, alive)]] += 1
+        moments["longest_wait_seconds", alias].append(info.waiting_since)
+        if not (info.cooling or info.detached or info.held_by is not None):
+            moments["oldest_lock_age_seconds", alias, task_of(info)].append(info.acquired_at)
     for state in dict.fromkeys(STATES.values()):
         gauges["locks"].add_metric([alias, state], counts[state])
     if all(info.waiters is not None for info in locks):
         # The permits of one name have one queue.
         queued = {base_of(info.name, info.owner.slots): info.waiters or 0 for info in locks}
         gauges["waiters"].add_metric([alias], sum(queued.values()))
-    moments = {
-        "longest_wait_seconds": [info.waiting_since for info in locks],
-        "oldest_lock_age_seconds": [info.acquired_at for info in locks],
-    }
-    for name, some in moments.items():
+    for (name, *labels), some in moments.items():
         if known := [age(moment) for moment in some if moment is not None]:
-            gauges[name].add_metric([alias], max(0.0, *known))
+            gauges[name].add_metric(labels, max(0.0, *known))
 
 
 def _add_lost_rows(gauge: GaugeMetricFamily) -> None:
@@ -108,4 +118,4 @@ def _add_lost_rows(gauge: GaugeMetricFamily) -> None:
     for label, total in totals.items():
         # A part is not called all of them, nor are rows that are not known called 0.
         if not total["silent"] and (total["lost work"] or not total["unknown"]):
-            gauge.add_metric([label], total["lost work"])
+            gauge.add_metric([label], total["lost work"] + total["other store"])

@@ -44,6 +44,8 @@ NEEDED = (
     "+@read +@write +@scripting +@pubsub +@connection +info +time, the lock keys (~), and their "
     "channels (&)"
 )
+# Parts of the errors of servers that do not know the client.
+NOT_LET_IN = ("username-password", "Authentication required", "unauthenticated")
 # Parts of the errors of servers where a right is missing, also within a script.
 NOT_ALLOWED = ("permissions", "NOPERM", "ACL", "user executing the script can't")
 # Of its clients the server first writes to those for whom it had nothing until the end. So after
@@ -290,7 +292,10 @@ class Client:
         reason = str(error) or type(error).__name__
         if isinstance(error, errors.ReadOnlyError) or "READONLY" in reason:
             self.close_idle()  # They belong to a server that was demoted.
-        if any(said in reason for said in NOT_ALLOWED):
+            reason = f"the server is a replica: point the cache at the primary ({reason})"
+        elif any(said in reason for said in NOT_LET_IN):
+            reason = f"the server refuses the user or password in the cache's LOCATION: {reason}"
+        elif any(said in reason for said in NOT_ALLOWED):
             reason = f"the Redis user lacks a right: {reason}; it needs {NEEDED}"
         elif "used memory > 'maxmemory'" in reason:
             reason = "the server is full: raise its maxmemory, or remove other keys"

@@ -1,22 +1,25 @@
-"""The history of locks in Redis: a stream for all locks of a store."""
+"""The history of locks in Redis: a stream for all locks of a store, and one for rare events."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from ..._values.lock_info import Event
+from ..._values.lock_info import RARE, Event
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..event_text import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
+from .keys import Keys
 
 logger = logging.getLogger("django_tasklock")
 
-# The store's option: how many events are kept; 0: none.
+# The store's option: how many events each stream keeps; 0: none.
 HISTORY_OPTION = "HISTORY"
 # Some 3 MB.
 DEFAULT_EVENTS = 10_000
@@ -28,11 +31,11 @@ KEPT_SECONDS = 7 * 24 * 3600
 EVENTS_AT_ONCE = 1000
 
 
-class EventStream:
-    """The events of a store, in a stream."""
+class EventStreams:
+    """The events of a store: a flood of others pushes no rare one out."""
 
-    def __init__(self, settings: StoreSettings, client: Client, key: bytes) -> None:
-        """``key``: of the stream. Raises `InvalidLockConfig` for a wrong option."""
+    def __init__(self, settings: StoreSettings, client: Client, keys: Keys) -> None:
+        """Raises `InvalidLockConfig` for a wrong option."""
         # How many events are kept.
         self.kept: int = settings.option(
             HISTORY_OPTION,
@@ -42,25 +45,24 @@ class EventStream:
         )
         # Whether the log was told that the server refuses.
         self._told = False
-        self._alias, self._client, self._key = settings.alias, client, key
+        self._alias, self._client, self._keys = settings.alias, client, (keys.history, keys.rare)
 
     def record(self, events: Sequence[Event]) -> None:
         """`BaseStore.record`."""
-        add = ("XADD", self._key, "MAXLEN", "~", self.kept, "*")
-        written: list[Sequence[Any]] = [
-            (*add, "at", repr(event.at.timestamp()), "event", text_of(event)) for event in events
-        ]
+        commands: list[Sequence[Any]] = []
+        for event in events:
+            add = "XADD", self._keys[event.kind in RARE], "MAXLEN", "~", self.kept, "*"
+            commands.append((*add, "at", repr(event.at.timestamp()), "event", text_of(event)))
+        commands += (("EXPIRE", key, KEPT_SECONDS) for key in self._keys)
         try:
-            self._client.commands([*written, ("EXPIRE", self._key, KEPT_SECONDS)], once=True)
+            self._client.commands(commands, once=True)
         except StoreUnavailable as error:
             if not self._told and isinstance(error.__cause__, ResponseError):
                 self._told = True
                 logger.warning(
                     "the history of the lock store %s is not written, but its locks work (the "
-                    "option HISTORY: 0 turns it off): %s",
-                    self._alias,
-                    error,
-                )
+                    "option HISTORY: 0 turns it off): %s", self._alias, error,
+                )  # fmt: skip
             raise
 
     def events(
@@ -72,25 +74,26 @@ class EventStream:
                 self._alias, f"show a history of its locks: its option {HISTORY_OPTION} is 0"
             )
         wanted = b"" if task_id is None else text_of_task_id(task_id).encode()
+        size = EVENTS_AT_ONCE if name or wanted else limit
         found: list[Event] = []
-        for at, text in self._texts(EVENTS_AT_ONCE if name or wanted else limit):
-            if len(found) >= limit:
-                break
-            if wanted in text:
-                event = event_of(text, self._alias, at)
-                if event is not None and is_about(event, name, task_id):
-                    found.append(event)
-        return found
+        for key in self._keys:
+            kept = self._kept(key, wanted, size)
+            found += islice((each for each in kept if is_about(each, name, task_id)), limit)
+        return sorted(found, key=attrgetter("at"), reverse=True)[:limit]
 
-    def _texts(self, size: int) -> Iterator[tuple[bytes, bytes]]:
-        """The time and the text of each event, the newest first, ``size`` in a round trip."""
+    def _kept(self, key: bytes, wanted: bytes, size: int) -> Iterator[Event]:
+        """The events whose text has what is ``wanted``, the newest first, ``size`` in a round
+        trip."""
         before, size = b"+", max(1, min(size, EVENTS_AT_ONCE))
         while True:
-            entries = self._client.command("XREVRANGE", self._key, before, "-", "COUNT", size)
+            entries = self._client.command("XREVRANGE", key, before, "-", "COUNT", size)
             for identity, fields in entries:
                 before = b"(" + identity
                 # Anybody may have written others.
-                if len(fields) == 4 and fields[0] == b"at" and fields[2] == b"event":
-                    yield fields[1], fields[3]
+                ours = len(fields) == 4 and fields[0] == b"at" and fields[2] == b"event"
+                if ours and wanted in fields[3]:
+                    event = event_of(fields[3], self._alias, fields[1])
+                    if event is not None:
+                        yield event
             if len(entries) < size:
                 return

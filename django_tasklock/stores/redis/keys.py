@@ -19,9 +19,10 @@ class Keys:
     """The names of the keys of one store.
 
     Each lock and each note has a key. Beside it a lock has a wait queue while somebody waits; the
-    permits of one name have one together. `LockKeys` are those of a name. A store has four more:
+    permits of one name have one together. `LockKeys` are those of a name. A store has five more:
     the index of its locks and that of the notes that it lists, by the time at which they end; the
-    fences; and the history. All but the locks' own keys contain a space, which no lock's name does.
+    fences; the history; and the rare events of it. All but the locks' own keys contain a space,
+    which no lock's name does.
 
     A KEY_FUNCTION may look at the thread, for its tenant. Then a name has a key for each tenant,
     and the indexes have the keys as well. The store's own keys are the same for all tenants.
@@ -49,6 +50,7 @@ class Keys:
         own = [f"{prefix or '-'} {what}" for what in ("index", "listed", "fences", "history")]
         made = map(make_key, own) if prepends else _without_tenant(make_key, own)
         self.index, self.listed, self.fences, self.history = (key.encode() for key in made)
+        self.rare = self.history + b" rare"
         # What the names of the channels begin with.
         self.channels = self.index + b":"
 

@@ -21,7 +21,7 @@ from ..records import ANY, Change, Done, Entry, Foreign, Held, Record, is_listed
 from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
-from .events import HISTORY_OPTION, EventStream
+from .events import HISTORY_OPTION, EventStreams
 from .keys import Keys
 from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
@@ -55,7 +55,7 @@ class RedisStore(BaseStore):
         # It connects to nothing, and raises for an option that is unknown.
         socket_timeout = self.client.new_connection().socket_timeout
         self.replicas = Replicas(settings, socket_timeout)
-        self.history = EventStream(settings, self.client, self.keys.history)
+        self.history = EventStreams(settings, self.client, self.keys)
         self.supports_history = self.history.kept > 0
         self.listeners = listeners_of(self.client, self.keys.channels)
         # When each run of the server was first seen.
@@ -181,6 +181,10 @@ class RedisStore(BaseStore):
             return True
 
     # What the store has beside these.
+
+    def fences_of(self, name: str) -> tuple[int, int]:
+        first, last = self.client.command(b"HMGET", self.keys.fences, b" first", b"")
+        return _fence(first) or 0, _fence(last) or 0
 
     def waiter(self, question: Question) -> RedisWaiter:
         return RedisWaiter(self, question)

@@ -192,7 +192,7 @@ def _write_what_is_left(url: str, history: History) -> None:
             what = [x for x in client.hkeys(key) if x.strip() and x not in indexed]
         elif key == keys.index:
             what = client.zrangebyscore(key, client.time()[0] * 1000, "+inf")
-        elif key == keys.history:
+        elif key in (keys.history, keys.rare):
             what = client.ttl(key) <= 0
         if what:
             history.write("left", what=f"the key {key!r}: {what}")

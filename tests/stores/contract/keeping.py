@@ -180,6 +180,8 @@ class Reserving(ContractTests):
 
 CLOCKS_SECONDS = 60.0
 """by how much the clock of a server may differ from that of this host"""
+FLOOD = 10_200
+"""more events than a store keeps of one kind"""
 OWNER = Owner(host="worker-1", pid=7, task="videos.процесс", task_id="id-1", thread="MainThread")
 OPERATOR = Owner(held_by="维" * 85, reason="数据库迁移")
 
@@ -254,6 +256,21 @@ class Recording(ContractTests):
         store.record([an_event(store, name, owner=other, holder=owner)] * 5)
         assert [event.name for event in store.events(task_id=mine)] == [f"{name}x", *[name] * 5]
         assert [event.seconds for event in store.events(name, mine, 2)] == [4.0, 3.0]
+
+    def test_a_flood_pushes_no_rare_event_out(self) -> None:
+        """What operators did, and what was lost, is kept apart."""
+        store, name = self.make_recording_store(), new_name()
+        flood = [an_event(store, name) for _ in range(FLOOD)]
+        rare = [an_event(store, name, kind=kind) for kind in ("lost", "cleared", "held")]
+        store.record([flood[0], *rare, *flood[1:]])
+        last = an_event(store, name, kind="taken over")
+        store.record([last])
+        found = store.events(name, limit=2 * FLOOD)
+        assert {"taken over", "lost", "cleared", "held"} <= {event.kind for event in found}
+        assert len(found) < FLOOD
+        assert found[0].kind == "taken over"
+        assert found == sorted(found, key=lambda event: event.at, reverse=True)
+        assert store.events(name, limit=3) == found[:3]
 
     def test_events_are_no_locks(self) -> None:
         store, name = self.make_recording_store(), new_name()
