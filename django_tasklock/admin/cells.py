@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -22,10 +23,13 @@ from .._values.printable import printable
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
 from ..operators.events import moment
-from ..operators.holders import Holder, who
+from ..operators.holders import Holder, holder_of, who
+from ..operators.work import tasks
 
 # Of a task's name, on both sides of its cut: it tells little else than its beginning and its end.
-HALF_CHARACTERS = 20
+HALF_CHARACTERS = 18
+# Whose lease is renewed, if it is one that is renewed.
+RENEWED = (Holder.ALIVE, Holder.UNKNOWN)
 
 
 def shortened(text: str) -> SafeString:
@@ -33,7 +37,8 @@ def shortened(text: str) -> SafeString:
     text = cut = printable(text)
     if len(text) > 2 * HALF_CHARACTERS:
         cut = f"{text[:HALF_CHARACTERS]}…{text[-HALF_CHARACTERS:]}"
-    return format_html('<span class="tasklock-task" title="{}">{}</span>', text, cut)
+    words = '<span class="tasklock-task" title="{}">{}</span>' if text else ""
+    return format_html(words, text, cut)
 
 
 def passed(since: datetime) -> SafeString:
@@ -61,17 +66,24 @@ def row_url(site: admin.AdminSite, request: HttpRequest, model: type[Model], pk:
     return reverse(view, args=[quote(pk)], current_app=site.name)
 
 
-@admin.display(description=gettext_lazy("TTL"))
-def ttl(lock: Any) -> str:
-    return _time_left(lock.info)
-
-
 @admin.display(description=gettext_lazy("held by"))
 def held_by(lock: Any) -> str:
     owner, more = lock.info.owner, lock.info.owner.task or lock.info.reason
-    words = '<span class="tasklock-who">{}</span> {}{}'
+    words = '<div><span class="tasklock-who">{}</span> {}{}</div>'
     below = format_html("<br>{}", shortened(more)) if more else ""
     return format_html(words, who(owner), _pill(lock.holder), below)
+
+
+@admin.display(description=gettext_lazy("age"), empty_value="")
+def lasts(lock: Any) -> str | None:
+    return passed(lock.began) if lock.began else None
+
+
+@admin.display(description=gettext_lazy("TTL"))
+def ttl(lock: Any) -> str:
+    is_renewed = lock.info.renewing and lock.holder in RENEWED
+    words = gettext("renewed") if is_renewed else _time_left(lock.info, with_bar=True)
+    return _labelled(gettext("TTL"), words)
 
 
 @admin.display(description=gettext_lazy("waiting"), empty_value="")
@@ -80,9 +92,12 @@ def waiting(lock: Any) -> str | None:
     if not info.waiters:
         return None
     since = "" if info.waiting_since is None else format_html(", {}", passed(info.waiting_since))
-    # On a phone the column has no heading.
-    words = '<span data-tasklock-label="{}">{}{}</span>'
-    return format_html(words, gettext("waiting"), info.waiters, since)
+    return _labelled(gettext("waiting"), format_html("{}{}", info.waiters, since))
+
+
+def _labelled(label: str, cell: str) -> SafeString:
+    """A cell with its label: on a phone the column has no heading."""
+    return format_html('<span data-tasklock-label="{}">{}</span>', label, cell)
 
 
 def waiter_cells(owner: Owner) -> tuple[str | None, ...]:
@@ -98,11 +113,12 @@ def facts(info: LockInfo, row: str) -> list[tuple[str, str]]:
 
     ``row`` is how the page shows what the task works on.
     """
-    renewed = {None: "", True: gettext("renewed"), False: gettext("not renewed")}
+    lives = {None: gettext("not known here"), True: gettext("alive"), False: gettext("gone")}
+    has_process = holder_of(info) in (*RENEWED, Holder.OVERDUE, Holder.GONE)
     found = {
+        gettext("process"): lives[info.owner.alive()] if has_process else "",
         gettext("guarded row"): row,
-        gettext("TTL"): _time_left(info),
-        gettext("renewal"): renewed[info.renewing],
+        gettext("TTL"): _time_left(info, with_bar=not info.renewing),
         gettext("acquired"): "" if info.acquired_at is None else moment(info.acquired_at),
         gettext("task"): printable(info.owner.task or ""),
         gettext("task id"): task_link(info.owner.task_id),
@@ -113,13 +129,23 @@ def facts(info: LockInfo, row: str) -> list[tuple[str, str]]:
     return [(label, value) for label, value in found.items() if value]
 
 
-def _time_left(info: LockInfo) -> str:
+def terminating(info: LockInfo) -> str:
+    """Return the command that ends the run under the lock; "" if that is no Celery task's."""
+    owner, app = info.owner, None
+    if owner.task and owner.task_id and holder_of(info) in (*RENEWED, Holder.OVERDUE):
+        with suppress(Exception):  # The tasks cannot be imported here: the doctor reports it.
+            app = tasks().app_of(owner.task)
+    command = f"celery -A {app} control terminate SIGTERM {shlex.quote(owner.task_id or '')}"
+    return printable(command) if app else ""
+
+
+def _time_left(info: LockInfo, *, with_bar: bool) -> str:
     """The TTL when the page was made, and a bar of it; with JavaScript both count down."""
     if info.ttl is None:
         return gettext("never expires")
     left = f"{info.ttl:.3f}"
     words = '<time class="tasklock-ttl" data-tasklock-ttl="{}">{}</time>'
-    if info.granted is not None:
+    if with_bar and info.granted is not None:
         words += '<progress class="tasklock-bar" max="{}" value="{}" aria-hidden="true"></progress>'
     return format_html(words, left, duration(info.ttl), max(info.granted or 0, info.ttl), left)
 

@@ -25,7 +25,7 @@ from ..models import Lock
 from ..operators.held import held_permits
 from ..operators.holders import sentence
 from ..operators.rows import label_of, row_if_known
-from .cells import facts, held_by, row_url, ttl, waiter_cells, waiting
+from .cells import facts, held_by, lasts, row_url, terminating, ttl, waiter_cells, waiting
 from .clear import clear, question_about, user_name
 from .events import history
 from .health import end_reservations, findings, send_again
@@ -62,7 +62,7 @@ def needs(permission: str) -> Callable[[Any], Any]:
 class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Live locks, from their store. ``view_lock`` sees, ``delete_lock`` clears and holds."""
 
-    list_display: Any = ("name", ttl, held_by, waiting)
+    list_display: Any = ("name", held_by, lasts, ttl, waiting)
     list_per_page = 100
     list_max_show_all = MOST_CLEARED
     show_full_result_count = False
@@ -133,6 +133,9 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         said["waiting"] = [waiter_cells(owner) for owner in service.waiters(lock.name)]
         if info is not None:
             said |= {"sentence": sentence(info), "facts": facts(info, self._row(request, info))}
+            said["terminate"] = terminating(info)
+            if info.owner.task_id:
+                said["of_task"] = history(request, lock.store, info.owner.task_id)
         elif held_permits(service, lock.name):
             said["permits_url"] = address(request, "changelist", q=f"{lock.name}#*")
         if self.has_delete_permission(request):
@@ -143,13 +146,15 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return said
 
     def _row(self, request: HttpRequest, info: LockInfo) -> str:
-        """The row that the task works on, as a link; "" for none."""
+        """The row that the task works on, as a link, and its status; "" for none."""
         found = row_if_known(info)
         if found is None:
             return ""
-        row, said = found[0], printable(label_of(found[0]))
+        row, guard = found
         url = row_url(self.admin_site, request, type(row), row.pk)
-        return format_html('<a href="{}">{}</a>', url, said) if url else said
+        words = '<a href="{2}">{0}</a>: {1}' if url else "{}: {}"
+        status = printable(str(getattr(row, guard.field)))
+        return format_html(words, printable(label_of(row)), status, url)
 
     @needs("view")
     def history_view(self, request: HttpRequest, object_id: str, *args: Any) -> HttpResponse:

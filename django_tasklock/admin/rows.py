@@ -7,14 +7,15 @@ from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
 from django.http import Http404, HttpRequest
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext, gettext_lazy
 
 from .._engine.service import locks
 from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import as_seen, digest_of
-from ..operators.holders import Holder, asked_once, holder_of
+from ..operators.holders import Holder, asked_once, holder_of, states_of
+from .cells import shortened
 from .reading import Reading
 
 
@@ -60,21 +61,25 @@ class Rows(list[Lock]):
         return self
 
 
-# The states by which the list is narrowed: a word for the address, and its label.
+# The states by which the list is narrowed: a word of `states_of`, for the address, and its label.
 STATES: Mapping[str, Any] = {
     "": gettext_lazy("all"),
     "gone": gettext_lazy(Holder.GONE.value),
     "overdue": gettext_lazy(Holder.OVERDUE.value),
-    "no-ttl": gettext_lazy("no TTL"),
     "waiting": gettext_lazy("waited for"),
+    "no-ttl": gettext_lazy("no TTL"),
+    "held": gettext_lazy("held"),
     "cooling": gettext_lazy(Holder.COOLING.value),
     "detached": gettext_lazy(Holder.DETACHED.value),
-    "operator": gettext_lazy(Holder.OPERATOR.value),
+    "operator": gettext_lazy("a hold"),
 }
+# What needs attention stands first, in this order.
+FIRST = ("gone", "overdue", "waiting", "no-ttl")
 
 
 class LockChangeList(ChangeList):
-    """Narrows what was read to a state, and orders it: what needs attention first, then by name."""
+    """Narrows what was read to a state and a task, and orders it: what needs attention first, then
+    by age."""
 
     # What `LockAdmin.get_queryset` returns.
     root_queryset: Reading  # type: ignore[assignment]
@@ -85,29 +90,43 @@ class LockChangeList(ChangeList):
         rows: list[Any] = [*map(lock_of, self.reading.found)]
         alive = asked_once()
         for lock in rows:
-            lock.holder = holder_of(lock.info, alive)
-            lock.states = {"", lock.holder.name.lower()}
-            if lock.info.ttl is None:
-                lock.states.add("no-ttl")
-            if lock.info.waiters:
-                lock.states.add("waiting")
-        rows.sort(key=lambda each: each.name)
-        rows.sort(key=lambda each: (each.holder is not Holder.GONE, each.info.ttl is not None))
-        chosen = request.GET.get("state", "")
-        chosen = chosen if chosen in STATES else ""
-        self.states: list[dict[str, Any]] = []
-        for word, label in STATES.items():
-            count = sum(word in lock.states for lock in rows)
+            info, lock.holder = lock.info, holder_of(lock.info, alive)
+            lock.began = None if info.cooling else info.acquired_at
+            states = {"", *states_of(info, lock.holder)}
+            lock.words = {"state": states, "task": {"", info.owner.task}}
+        rows.sort(key=_rank)
+        self.chosen = {each: request.GET.get(each, "") for each in ("state", "task")}
+        self.states = self._choices(rows, "state", STATES)
+        names = sorted({lock.info.owner.task for lock in rows} - {None})
+        tasks = {"": gettext("all tasks"), **{name: shortened(name) for name in names}}
+        self.tasks = self._choices(rows, "task", tasks)
+        return Rows(lock for lock in rows if self._fits(lock, *self.chosen))
+
+    def _fits(self, lock: Any, *filters: str) -> bool:
+        return all(self.chosen[each] in lock.words[each] for each in filters)
+
+    def _choices(self, rows: list[Any], name: str, labels: Mapping[str, Any]) -> list[Any]:
+        """What can be chosen of one filter, with how many locks there are of what the other one
+        lets through."""
+        chosen, found = self.chosen[name], []
+        others = [lock for lock in rows if self._fits(lock, *({*self.chosen} - {name}))]
+        for word in dict.fromkeys([*labels, chosen]):
+            count = sum(word in lock.words[name] for lock in others)
             if count or word in ("", chosen):
-                url = self.get_query_string({"state": word or None})
-                # Counts of a part would stand beside that of the whole store.
-                known = None if self.reading.more else count
-                state = {"label": label, "count": known, "url": url, "chosen": word == chosen}
-                self.states.append(state)
-        return Rows(lock for lock in rows if chosen in lock.states)
+                url, label = self.get_query_string({name: word or None}), labels.get(word, word)
+                found.append({"label": label, "count": count, "url": url, "chosen": word == chosen})
+        return found
 
     def get_results(self, request: HttpRequest) -> None:
         # Locks go while somebody looks at the last page.
         pages = -(-len(self.queryset) // self.list_per_page)
         self.page_num = max(1, min(self.page_num, pages))
         super().get_results(request)
+        # Where they are equal, no page says how many were found.
+        known = not (self.reading.more or self.reading.silent)
+        self.full_result_count = self.reading.total if known else self.result_count
+
+
+def _rank(lock: Any) -> tuple[Any, ...]:
+    first = (word not in lock.words["state"] for word in FIRST)
+    return *first, lock.began is None, lock.began, lock.name

@@ -71,6 +71,11 @@ def boxes_of(response: Any) -> list[str]:
     return [html.unescape(value) for value in found]
 
 
+def names_of(response: Any) -> list[str]:
+    """The names of a list's locks, in its order."""
+    return re.findall(r'(?s)<th class="field-name[^>]*>.*?<a [^>]*>([^<]*)</a>', page_of(response))
+
+
 def id_of(held: Lease | LockInfo) -> str:
     """What means this lease on the pages."""
     info = locks.using(held.store).get(held.name) if isinstance(held, Lease) else held

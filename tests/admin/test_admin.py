@@ -12,7 +12,7 @@ from django.core import signing
 from django.core.cache import cache
 from django.test import Client
 
-from django_tasklock import Event, locks
+from django_tasklock import Event, lock, locks
 from django_tasklock.models import Lock
 from django_tasklock.stores import stores
 from tests.admin.conftest import (
@@ -24,6 +24,7 @@ from tests.admin.conftest import (
     UserWith,
     boxes_of,
     id_of,
+    names_of,
     page_of,
     taken,
     tick,
@@ -44,7 +45,7 @@ from tests.inside import (
 from tests.mailroom import Mailroom
 from tests.proxy import CutProxy
 from tests.servers import RedisServer
-from tests.steps import Meanwhile, holder, orphan, silent
+from tests.steps import Meanwhile, held_by, holder, orphan, silent, waiter
 from tests.store_cases import redis_cache
 from tests.waiting import until
 
@@ -52,21 +53,63 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def test_the_list_says_who_holds_what_and_counts_states(operator: Client) -> None:
-    # Given a lock that is held, and one whose process has died
+    # Given locks that are held, one of which is renewed, and one whose process has died
     taken("video:1", task="videos.transcode")
+    taken("video:2", renew=True)
     orphan("zebra")
 
-    # I expect what needs attention to come first
-    words = words_of(operator.get(LIST))
-    assert "Locks 2" in words
-    assert "all 2 gone 1" in words
-    assert "9m59s" in words or "10m" in words
-    assert words.index("zebra") < words.index("video:1")
+    # I expect what needs attention to come first, and the others by age
+    page = operator.get(LIST)
+    assert names_of(page) == ["zebra", "video:1", "video:2"]
+    words = words_of(page)
+    assert "Locks 3" in words
+    assert "all 3 gone 1 held 3" in words
 
-    # And the list to be narrowed to it
-    words = words_of(operator.get(LIST, {"state": "gone"}))
-    assert "zebra" in words
-    assert "video:1" not in words
+    # And a time that is left where nobody renews it alone
+    assert "9m59s" in words or "10m" in words
+    assert page_of(page).count("<progress") == 2
+    assert words.count(" renewed ") == 1
+
+    # And the list to be narrowed to a state
+    assert names_of(operator.get(LIST, {"state": "gone"})) == ["zebra"]
+
+
+def test_what_needs_attention_comes_first(operator: Client) -> None:
+    taken("a:first")
+    taken("b:second")
+    with lock("c:cools", ttl=600, cooldown=600):
+        pass
+    taken("d:waited-for")
+    waiting = waiter("d:waited-for", 1)
+    late = owner_record("videos.nightly") | {"host": "worker-9", "boot": "another"}
+    held_by(late | {"ttl": 600, "renew": True}, "e:overdue", 300)
+    orphan("f:gone")
+    page = operator.get(LIST)
+    assert names_of(page) == [
+        "f:gone", "e:overdue", "d:waited-for", "a:first", "b:second", "c:cools",
+    ]  # fmt: skip
+    for state, found in {
+        "overdue": "e:overdue",
+        "waiting": "d:waited-for",
+        "cooling": "c:cools",
+    }.items():
+        assert names_of(operator.get(LIST, {"state": state})) == [found]
+    locks.clear("d:waited-for")
+    waiting.result().release()
+
+
+def test_the_list_is_narrowed_to_a_task(operator: Client) -> None:
+    for number, task in enumerate(["videos.transcode", "videos.transcode", "shop.report"]):
+        taken(f"lock:{number}", task=task)
+    locks.hold("lock:3", 600, by="anna")
+    assert "task: all tasks all tasks 4 shop.report 1 videos.transcode 2" in words_of(
+        operator.get(LIST)
+    )
+    page = operator.get(LIST, {"task": "videos.transcode"})
+    assert names_of(page) == ["lock:0", "lock:1"]
+    assert "all 2 held 2" in words_of(page), "the counts are those of this task"
+    # A link to a task that has no lock now does not show those of others.
+    assert "No lock matches." in words_of(operator.get(LIST, {"task": "shop.orders"}))
 
 
 @pytest.mark.parametrize("query", ["video:1", "video:*", "transcode", "id-1"])
@@ -95,7 +138,9 @@ def test_of_very_many_the_page_reads_a_part_and_says_so(operator: Client) -> Non
     # Beyond the last page is the last page: locks go while somebody looks at them.
     assert len(boxes_of(operator.get(LIST, {"p": "99"}))) == 100
     # A name is found all the same; a word is looked for in the part, which the page says.
-    assert "1 result" in words_of(operator.get(LIST, {"q": "video:1000"}))
+    words = words_of(operator.get(LIST, {"q": "video:1000"}))
+    assert "Of the locks that were read: 1 lock " in words
+    assert "1 result" not in words
     words = words_of(operator.get(LIST, {"q": "transcode"}))
     assert "in all 1001 locks, words in the first 1,000." in words
 
@@ -240,6 +285,34 @@ def test_the_page_of_a_free_lock_has_its_events(operator: Client) -> None:
     assert "cleared" in words
     response = operator.get(url_of("history", lock_id), follow=True)
     assert response.redirect_chain == [(f"{EVENTS}?q=video%3A1&store=default", 302)]
+
+
+def test_the_page_of_a_lock_says_how_its_run_is_and_how_to_end_it(
+    room: Mailroom, operator: Client
+) -> None:
+    task = room.task(guard=guard())
+    job = Job.objects.create(status="processing")
+    # Given a run that has waited for a lock of another name
+    now, run = datetime.now(timezone.utc), Owner(task=task.name, task_id="the-run")
+    stores["default"].record([Event("waited", "ffmpeg", "default", now, run, seconds=7.0)])
+    lease = taken(f"job:{job.pk}", task=task.name, task_id="the-run")
+
+    words = words_of(operator.get(url_of("change", id_of(lease))))
+
+    assert "Process alive" in words
+    assert f"Guarded row app.Job {job.pk}: processing" in words
+    assert f"celery -A {room.app.main} control terminate SIGTERM the-run" in words
+    assert re.search("What happened to its task .* waited 7s ffmpeg", words)
+
+
+def test_only_a_run_of_a_celery_task_is_terminated(room: Mailroom, operator: Client) -> None:
+    task = room.task()
+    for name, who in {"other:1": "videos.transcode", "job:1": task.name}.items():
+        lease = taken(name, task=who, task_id="the-run")
+        says = "control terminate" in words_of(operator.get(url_of("change", id_of(lease))))
+        assert says is (who == task.name)
+    assert lease.detach(600)
+    assert "control terminate" not in words_of(operator.get(url_of("change", "default:job:1")))
 
 
 def test_why_a_task_was_skipped_is_found_by_its_id(operator: Client) -> None:
@@ -410,10 +483,12 @@ def test_an_outage_is_said_and_is_no_number(
     lock_id = id_of(lease)
     with cut_proxy.away():
         for url in (LIST, f"{LIST}?q=video:1", url_of("change", lock_id)):
-            words = words_of(operator.get(url, follow=True))
+            page = operator.get(url, follow=True)
+            words = words_of(page)
             assert "The store “default” is unavailable" in words
-            assert "0 locks" not in words
+            assert not re.search("0 (locks|results)|Locks 0", words)
             assert "No lock" not in words
+            assert page_of(page).index("is unavailable") < page_of(page).index('id="searchbar"')
         assert "is unavailable" in words_of(operator.get(EVENTS))
         assert "does not answer" in words_of(operator.get(HEALTH))
         assert "is unavailable" in words_of(tick(operator, lock_id, post="yes"))

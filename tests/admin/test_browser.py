@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ from django.test.utils import override_settings
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
-from django_tasklock import locks
+from django_tasklock import Event, locks
+from django_tasklock.stores import stores
 from tests import needs
 from tests.admin.conftest import ADD, EVENTS, HEALTH, LIST, taken, url_of
 from tests.conftest import UseRedis
+from tests.inside import Owner
 from tests.proxy import CutProxy
 from tests.steps import orphan
 from tests.waiting import until
@@ -37,8 +40,7 @@ POLICY = (
 TIMEOUT_MS = 60_000
 """The machine may be busy; what is expected comes at once where it is not."""
 TOO_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-OURS = "{include: ['#content'], exclude: ['#searchbar']}"
-"""for axe; the label of the search is Django's own"""
+PHONE: Any = {"width": 390, "height": 844}
 STALE = re.compile(r"\btasklock-stale\b")
 Open = Callable[..., Page]
 
@@ -47,6 +49,7 @@ def pages() -> dict[str, str]:
     """Every page, of a lock that is held."""
     return {
         "list": LIST,
+        "narrowed list": f"{LIST}?state=gone&task=none",
         "lock": url_of("change", "default:video:1"),
         "free lock": url_of("change", "default:video:free"),
         "question": url_of("delete", "default:video:1"),
@@ -132,6 +135,14 @@ def open_page(
         context.close()
 
 
+def something_happened() -> None:
+    """An event with all that one can have."""
+    now, skipped = datetime.now(timezone.utc), Owner(host="worker-2", pid=77, task="videos.process")
+    by = Owner(host="worker-1", pid=9, task="videos.process", task_id="id-9")
+    event = Event("skipped", "video:1", "default", now, skipped, by, reason="cooling_down")
+    stores["default"].record([event])
+
+
 def row(page: Page, name: str) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
 
@@ -162,6 +173,7 @@ def test_the_list_counts_down_and_follows_its_store(open_page: Open, errors: lis
     refresh(page)
     expect(names(page)).to_have_text(["video:2", "video:3"])
     expect(page.locator(".tasklock-tabs [aria-current] .tasklock-count")).to_have_text("2")
+    expect(page.get_by_text("2 locks", exact=True)).to_be_visible()
 
     # And a box that came by itself to count as the others do
     row(page, "video:3").get_by_role("checkbox").check()
@@ -186,7 +198,7 @@ def test_nothing_moves_under_a_ticked_box(open_page: Open, errors: list[str]) ->
     page.evaluate("document.activeElement.blur()")
     page.mouse.move(0, 0)
     refresh(page)
-    expect(names(page)).to_have_text(["video:0", "video:2"])
+    expect(names(page)).to_have_text(["video:2", "video:0"])
     assert errors == []
 
 
@@ -199,7 +211,7 @@ def test_what_is_not_known_any_more_is_grey(
     taken("video:1")
     page.goto(LIST)
     page.mouse.move(0, 0)
-    shown = page.locator("#tasklock-list")
+    shown = page.locator("body")
     expect(shown).not_to_have_class(STALE)
     with cut_proxy.away():
         # I expect the row to stay, greyed, with the time that it is from, and no false count
@@ -209,11 +221,21 @@ def test_what_is_not_known_any_more_is_grey(
         expect(page.locator("#tasklock-live")).to_have_text(
             re.compile(r"as of \d+:\d\d.*no answer")
         )
+        expect(page.locator(".tasklock-tabs .tasklock-count")).to_be_hidden()
+        expect(page.get_by_text("1 lock", exact=True)).to_be_hidden()
+        notice = page.locator("#tasklock-live").bounding_box()
+        search = page.locator("#searchbar").bounding_box()
+        assert notice is not None and search is not None  # noqa: PT018
+        assert notice["y"] < search["y"]
         left = row(page, "video:1").locator(".tasklock-ttl").text_content()
         page.clock.run_for(3_000)
         expect(row(page, "video:1").locator(".tasklock-ttl")).to_have_text(left or "")
+        # And a page that is opened now to say so in the same place
+        page.reload()
+        expect(page.locator("#tasklock-notice")).to_contain_text("is unavailable")
     # And all of it to end with the outage
     refresh(page)
+    expect(page.locator("#tasklock-notice")).not_to_contain_text("is unavailable")
     expect(shown).not_to_have_class(STALE)
     expect(page.locator("#tasklock-live")).to_be_hidden()
 
@@ -250,21 +272,29 @@ def test_a_clear_ends_the_lease_that_was_seen_and_no_other(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_wrong_and_the_keyboard_reaches_all(open_page: Open, scheme: Any) -> None:
+@pytest.mark.parametrize("width", [1280, PHONE["width"]])
+def test_axe_finds_nothing_wrong_on_any_page(open_page: Open, scheme: Any, width: int) -> None:
     taken("video:1", task="videos.transcode", task_id="id-1")
     orphan("gone:1")
-    page = open_page(color_scheme=scheme)
+    something_happened()
+    size: Any = {"width": width, "height": PHONE["height"]}
+    page = open_page(color_scheme=scheme, viewport=size)
     found: list[str] = []
     for name, path in pages().items():
         page.goto(path)
         page.evaluate(AXE_SCRIPT)
-        said = page.evaluate(f"axe.run({OURS}, {{resultTypes: ['violations']}})")
+        said = page.evaluate("axe.run({resultTypes: ['violations']})")
         found += [
             f"{name}: {rule['id']}: {node['target']} {node['failureSummary']}"
             for rule in said["violations"]
             for node in rule["nodes"]
         ]
     assert not found, "\n".join(found)
+
+
+def test_the_keyboard_reaches_the_buttons(open_page: Open) -> None:
+    taken("video:1")
+    page = open_page()
     page.goto(pages()["lock"])
     page.get_by_role("link", name="History").focus()
     page.keyboard.press("Tab")
@@ -276,7 +306,8 @@ def test_axe_finds_nothing_wrong_and_the_keyboard_reaches_all(open_page: Open, s
 def test_every_page_fits_a_phone(open_page: Open, errors: list[str]) -> None:
     taken("video:1", task="shop.tasks.send_nightly_report", task_id="0a1b2c3d-4e5f-6789-93f5")
     orphan("gone:1")
-    page = open_page(viewport={"width": 390, "height": 844})
+    something_happened()
+    page = open_page(viewport=PHONE)
     for name, path in pages().items():
         page.goto(path)
         # A style sheet may come after the text.
@@ -285,6 +316,23 @@ def test_every_page_fits_a_phone(open_page: Open, errors: list[str]) -> None:
             box = button.bounding_box()
             assert box is None or (box["x"] >= 0 and box["x"] + box["width"] <= 391), name
     assert errors == []
+
+
+def test_a_phone_shows_who_by_whom_and_why(open_page: Open) -> None:
+    something_happened()
+    page = open_page(EVENTS, viewport=PHONE)
+    for label, words in {
+        "who": "worker-2:77",
+        "by": "worker-1:9",
+        "reason": "cooling_down",
+    }.items():
+        cell = page.locator(f"td[data-tasklock-label={label}]").filter(has_text=words)
+        expect(cell).to_be_visible()
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= PHONE["width"]
+        said = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert label in said, "its label is seen, too"
 
 
 def test_the_policy_is_in_force(open_page: Open, errors: list[str]) -> None:

@@ -16,8 +16,11 @@ READERS: dict[str, Any] = {
 VALUES = ["BASE_DIR", "DATABASES", "TooManyRequests", "order_id"]
 """other names of the reader's"""
 
-LEFT_OUT = ["# mysite/settings.py, at the end", "# videos/models.py"]
-"""Files of a project that begins with nothing: ``tests/top/test_tutorial.py`` has one."""
+LEFT_OUT = [
+    "# mysite/settings.py, at the end", "# videos/models.py", "# shop/admin.py, with django-unfold",
+]  # fmt: skip
+"""Files of a project that begins with nothing: ``tests/top/test_tutorial.py`` has one. And one of a
+project with another theme: ``tests/nightly/surroundings/test_admin_themes.py``."""
 
 BEFORE = {
     "docs/howto/django-tasks.md": """

@@ -23,7 +23,7 @@
     }
 
     const list = () => document.getElementById("tasklock-list");
-    const isStale = () => list()?.classList.contains("tasklock-stale");
+    const isStale = () => document.body.classList.contains("tasklock-stale");
 
     function count() {
         if (isStale()) {
@@ -48,7 +48,8 @@
     // Whether somebody is busy with the table, under whom nothing must move.
     function isInUse() {
         const table = document.getElementById("result_list"), selected = document.getSelection();
-        return Boolean(table) && (table.matches(":hover, :focus-within")
+        return list().querySelector("details[open]") !== null || Boolean(table) && (
+            table.matches(":hover, :focus-within")
             || table.querySelector("input:checked") !== null
             || !selected.isCollapsed && selected.intersectsNode?.(table)
             || !selected.isCollapsed && table.contains(selected.anchorNode));
@@ -83,7 +84,7 @@
         if (live.firstElementChild.textContent !== words) {
             live.firstElementChild.textContent = words;
         }
-        list().classList.toggle("tasklock-stale", Boolean(words));
+        document.body.classList.toggle("tasklock-stale", Boolean(words));
     }
 
     async function look() {
@@ -111,8 +112,10 @@
             } else {
                 replaceAll(answer);
             }
-            document.querySelector(".tasklock-tabs").replaceChildren(
-                ...answer.querySelector(".tasklock-tabs").childNodes);
+            for (const part of [".tasklock-tabs", "#tasklock-notice", "#tasklock-pages"]) {
+                document.querySelector(part).replaceChildren(
+                    ...answer.querySelector(part).childNodes);
+            }
         } catch {
             count();
             say(silent.replace("@", asOf.toLocaleTimeString([], {hour: "2-digit", minute: "2-digit"})));
