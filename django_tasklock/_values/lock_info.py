@@ -124,7 +124,7 @@ class Event:
     * "cleared": the owner held the lock, and ``by`` removed its lease.
     * "taken over": the owner held the lock, and is gone; ``by`` is the process that noticed.
     * "given up": the owner is a message that has failed and does not run again; ``reason``: as of
-      the outcome "given_up" of `task_not_run`. Its refusal is no event of its own.
+      the outcome "given_up" of ``task_not_run``. Its refusal is no event of its own.
     * "adopted": the owner goes on under a lease that another one has detached.
     * "held": an operator, ``by``, holds the lock for ``seconds``; ``reason``: why.
 

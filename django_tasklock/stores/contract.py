@@ -153,7 +153,7 @@ class Contract(ABC):
 
     def record(self, events: Sequence[Event]) -> None:
         """Keep some events, the oldest first, and forget the oldest beyond a limit: of those whose
-        kind is `RARE`, and of the others.
+        kind is ``RARE``, and of the others.
 
         Called from a thread that nobody waits for. What it raises is dropped with the events.
         """
