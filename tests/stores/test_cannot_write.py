@@ -13,10 +13,7 @@ from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore
 from django_tasklock.testing import outage
 from tests.conftest import UseRedis
-from tests.inside import operators
 from tests.servers import RedisServer
-
-cannot_write = operators("writable").cannot_write
 
 REFUSING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "full": (lambda admin: admin.config_set("maxmemory", 1), "the server is full"),
@@ -29,7 +26,7 @@ def test_a_store_that_grants_locks_can_be_written_and_nothing_is_left(
     each_store: BaseStore,
 ) -> None:
     for _ in range(2):
-        assert cannot_write(each_store) == cannot_write(each_store, "video:1") == ""
+        assert each_store.cannot_write() == each_store.cannot_write("video:1") == ""
     if each_store.supports_listing:
         assert locks.list() == []
     assert each_store.get([" tried ", " tried video:1"]) == [None, None]
@@ -44,16 +41,16 @@ def test_of_one_that_still_answers_and_grants_nothing_it_says_why(
     with redis.Redis.from_url(own_redis_server.url) as admin:
         refuse(admin)
     assert locks.list() == []
-    assert why in cannot_write(stores["default"])
+    assert why in stores["default"].cannot_write()
 
 
 def test_of_one_that_waits_in_vain_for_its_replicas_too(
     use_redis: UseRedis,
 ) -> None:
     use_redis(tasklock={"OPTIONS": {"REPLICAS": 1}})
-    assert "0 of 1 replicas" in cannot_write(stores["default"])
+    assert "0 of 1 replicas" in stores["default"].cannot_write()
 
 
 def test_of_one_that_does_not_answer_as_well(each_store: BaseStore) -> None:
     with outage():
-        assert cannot_write(each_store)
+        assert each_store.cannot_write()
