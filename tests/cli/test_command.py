@@ -108,11 +108,11 @@ def test_locks_are_listed_by_their_state_and_their_age() -> None:
     assert locks.hold("a-hold:1", 60, by="alice") is not None
     shown = {
         state: [row["name"] for row in run_json("list", "--state", state, "--sort", "age")]
-        for state in ("gone", "held", "operator", "overdue", "no-ttl")
+        for state in ("gone", "held", "operator", "overdue")
     }
     assert shown == {
         "gone": ["z-gone:1"], "held": ["z-gone:1", "b:1"], "operator": ["a-hold:1"],
-        "overdue": [], "no-ttl": [],
+        "overdue": [],
     }  # fmt: skip
     assert run("list", "--state", "overdue") == "No locks match.\n"
     ages = [row["name"] for row in run_json("list", "--sort", "age", "--limit", "2")]
