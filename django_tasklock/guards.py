@@ -180,8 +180,10 @@ class StatusGuard:
         return QuerySet(self.model, using=router.db_for_write(self.model))
 
     def waiting(self) -> QuerySet[Model]:
-        """Return the rows in ``source`` that a run could claim."""
-        rows: QuerySet[Model] = self.rows().filter(self._fresh())
+        """Return the rows in ``source`` that wait for their first run. One that is done, or has
+        failed, waits only if it is called again."""
+        over = Q((f"{self.field}__in", [self.done, self.failed]))
+        rows: QuerySet[Model] = self.rows().filter(self._fresh() & ~over)
         return rows
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:

@@ -56,7 +56,6 @@ LATER = {
     # Operators, the command, the admin and the tables of the docs
     "Outcome": "operators.clearing:Outcome",
     "clear_seen": "operators.clearing:clear_seen",
-    "as_seen": "operators.held:as_seen",
     "digest_of": "operators.held:digest_of",
     "reserved_key": "stores.records:key_of",
     "key_of_reservation": "stores.records:key_of",
@@ -86,7 +85,7 @@ LATER = {
 REPLACED = {
     "ask_again_after": ["_engine.waiting.LONGEST_SILENCE_SECONDS"],
     "poll_after": ["_engine.waiting.FIRST_POLL_SECONDS", "_engine.waiting.MAX_POLL_SECONDS"],
-    "look_at_most": ["operators.doctor.MOST_GONE", "operators.lost_work.MOST_ROWS"],
+    "look_at_most": ["operators.doctor.MOST_GONE"],
     "look_often": ["_engine.jobs.LOOK_SECONDS"],
     "recall_after": ["_engine.stopping.RECALL_SECONDS"],
     "keep_events_for": ["_engine.history.BATCH_SECONDS"],
@@ -230,6 +229,11 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def note(kind: Kind, name: str, owner: Mapping[str, Any] | Owner) -> None:
     """Have an event written."""
     history.note_event(stores["default"], kind, name, owner)
+
+
+def write_some(most: int) -> float | None:
+    """Write so many of the events that are queued; when the thread is to go on."""
+    return history.write_events(stores["default"], most)
 
 
 def write_events() -> None:

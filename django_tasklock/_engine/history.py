@@ -24,12 +24,14 @@ from .._values.lock_info import Event, Kind, LockInfo, shown
 from .._values.owner import Owner, recorded
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
-from .jobs import jobs_of
+from .jobs import MOST_EVENTS, jobs_of
 
 logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.
 BATCH_SECONDS = 1.0
+# So many are written before the thread looks after leases again.
+EVENTS_AT_ONCE = 500
 # Why a task was skipped; ``signals.OUTCOMES`` has them too.
 SkipReason = Literal[
     "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
@@ -56,14 +58,15 @@ def note_event(
     jobs.events.append((time.time(), kind, name, owner, holder, fields))
     if now >= jobs.writes_at:
         jobs.writes_at = now + BATCH_SECONDS
-        jobs.later(partial(write_events, store), BATCH_SECONDS)
+        jobs.later(partial(write_events, store, EVENTS_AT_ONCE), BATCH_SECONDS)
 
 
-def write_events(store: BaseStore) -> None:
-    """Write the events that are not written yet, in the calling thread. Raises nothing."""
+def write_events(store: BaseStore, most: int = MOST_EVENTS) -> float | None:
+    """Write the events that are not written yet, ``most`` at once, in the calling thread. Returns
+    0.0 if there are more. Raises nothing."""
     events, found = jobs_of(store).events, dict[object, Event]()
     with suppress(IndexError):  # Another thread may empty it at the same time.
-        while True:
+        for _ in range(most):
             event = _event(store, *events.popleft())
             owner, refused = event.owner, event.kind == "refused"
             key = event.name, owner.task, owner.task_id, owner.held_by
@@ -72,12 +75,12 @@ def write_events(store: BaseStore) -> None:
                 both, holder = together([event, before]), event.holder or before.holder
                 event = both if refused else replace(both, holder=holder, count=1, since=None)
             found[key if refused else object()] = event
-    if not found:
-        return
     try:
-        store.record(list(found.values()))
+        if found:
+            store.record(list(found.values()))
     except StoreUnavailable as error:
         logger.debug("the history of the lock store %s was not written: %s", store.alias, error)
+    return 0.0 if events else None
 
 
 def together(events: Sequence[Event]) -> Event:

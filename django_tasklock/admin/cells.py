@@ -113,10 +113,8 @@ def facts(info: LockInfo, row: str) -> list[tuple[str, str]]:
 
     ``row`` is how the page shows what the task works on.
     """
-    lives = {None: gettext("not known here"), True: gettext("alive"), False: gettext("gone")}
-    has_process = holder_of(info) in (*RENEWED, Holder.OVERDUE, Holder.GONE)
     found = {
-        gettext("process"): lives[info.owner.alive()] if has_process else "",
+        gettext("state"): gettext(holder_of(info).value),
         gettext("guarded row"): row,
         gettext("TTL"): _time_left(info, with_bar=not info.renewing),
         gettext("acquired"): "" if info.acquired_at is None else moment(info.acquired_at),

@@ -63,7 +63,7 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
                 words = gettext("Asked to clear it. %(sentence)s")
                 log(request, lock, words % {"sentence": sentence(lock.info)})
         by = user_name(request)
-        with in_one_line(len(held), held[0].store if held else "", by):
+        with in_one_line(len(held), ", ".join({info.store: 0 for info in held}), by):
             for info in held:
                 names[clear_seen(info, by=by)].append(info.name)
     except NOT_KNOWN as error:

@@ -27,18 +27,17 @@ KINDS = (
 )  # fmt: skip
 
 
-def history(request: HttpRequest, alias: str, query: str = "", name: str = "") -> dict[str, Any]:
-    """Return what the template of a table of events needs: of the lock ``name``, or of all.
-
-    ``query``: a lock's name, or a task id.
+def history(request: HttpRequest, alias: str, query: str = "", **of: str | None) -> dict[str, Any]:
+    """Return what the template of a table of events needs: of all locks, of those with a ``query``,
+    which is a lock's name or a task id, or ``of`` a ``name``, or a ``task_id``.
     """
-    context: dict[str, Any] = {"with_names": not name}
+    context: dict[str, Any] = {"with_names": "name" not in of}
     try:
         service = locks.using(alias)
         if not service.store.supports_history:
             words = gettext("The store “%(store)s” keeps no history.")
             return context | {"events_problem": words % {"store": printable(alias)}}
-        found = seen_events(service, name, limit=MOST_OF_LOCK) if name else _search(service, query)
+        found = seen_events(service, **of, limit=MOST_OF_LOCK) if of else _search(service, query)
         return context | {"events": [_cells(request, event) for event in found]}
     except NOT_KNOWN as error:
         return context | {"events_problem": problem_of(error)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from django.contrib import admin, messages
@@ -17,7 +16,7 @@ from .._values.printable import printable
 from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue, still_lost
-from ..operators.problems import GoneMessage, LockProblem, LostRow, Problem
+from ..operators.problems import SENT, GoneMessage, LockProblem, LostRow, Problem, weight_of
 from ..operators.reservations import QueuedJob, clear_job
 from .cells import row_url
 from .clear import log, say, user_name
@@ -39,14 +38,14 @@ def findings(request: HttpRequest, site: admin.AdminSite, *, may_clear: bool) ->
     may change.
     """
     try:
-        found = list(islice(diagnose(), MOST_FINDINGS + 1))
+        found = sorted(diagnose(), key=weight_of)
     except (*NOT_KNOWN, DatabaseError) as error:
         return {"problem": problem_of(error)}
-    shown = sorted(found[:MOST_FINDINGS], key=lambda each: (not each.serious, each.kind))
+    shown = found[:MOST_FINDINGS]
     rows = [_finding(request, site, problem, may_clear=may_clear) for problem in shown]
     return {
         "findings": rows,
-        "more": len(found) > MOST_FINDINGS,
+        "total": len(found),
         "gone": [row["lock_id"] for row in rows if "lock_id" in row and row["gone"]],
         "lost": [row["row"] for row in rows if row.get("sure")],
         "over": [row["job"] for row in rows if "job" in row and row["ended"]],
@@ -67,7 +66,8 @@ def _finding(
     match problem:
         case LostRow():
             shown["url"] = row_url(site, request, problem.work.guard.model, problem.pk)
-            if may_clear and problem.sendable and _may_send(request, site, problem):
+            # Those of another store are sent by the command alone.
+            if may_clear and problem.kind in SENT[:-1] and _may_send(request, site, problem):
                 sure = problem.kind == "lost work" and not problem.asks
                 shown |= {"row": problem, "sure": sure}
         case LockProblem(info=info):

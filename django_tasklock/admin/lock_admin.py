@@ -135,7 +135,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             said |= {"sentence": sentence(info), "facts": facts(info, self._row(request, info))}
             said["terminate"] = terminating(info)
             if info.owner.task_id:
-                said["of_task"] = history(request, lock.store, info.owner.task_id)
+                said["of_task"] = history(request, lock.store, task_id=info.owner.task_id)
         elif held_permits(service, lock.name):
             said["permits_url"] = address(request, "changelist", q=f"{lock.name}#*")
         if self.has_delete_permission(request):

@@ -10,10 +10,9 @@ from django.http import Http404, HttpRequest
 from django.utils.translation import gettext, gettext_lazy
 
 from .._engine.service import locks
-from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
-from ..operators.held import as_seen, digest_of
+from ..operators.held import digest_of
 from ..operators.holders import Holder, holder_of, states_of
 from .cells import shortened
 from .reading import Reading
@@ -32,7 +31,9 @@ def seen_lock(lock_id: str) -> Lock:
     try:
         store, name, digest = Lock.parts_of(lock_id)
         service = locks.using(store)
-        info = as_seen(service, checked_name(name), digest) if digest else service.get(name)
+        info = service.get(name)
+        if digest:
+            info = service.store.find_lease([name], lambda each: digest_of(each) == digest)
     except ValueError as error:
         raise Http404(str(error)) from error
     return Lock.named(store, name, digest) if info is None else lock_of(info)

@@ -43,7 +43,7 @@ from .task import LockedTask
 
 SAY_WHOSE = (
     "Give each guard a filter that says whose a row is: otherwise nobody knows which of the tasks "
-    "a lost row needs. If either may do the work, silence this check."
+    "a row needs that is lost, or waits. If either may do the work, silence this check."
 )
 
 
@@ -72,7 +72,9 @@ def _same_rows() -> Iterator[checks.CheckMessage]:
     guarded = ((name, task.guard) for name, task in locked_tasks().items() if task.guard)
     for name, guard in guarded:
         same = (other for other, its in seen.items() if claims(its) == claims(guard))
-        if others := [each for each in same if any(map(seen[each].source.count, guard.source))]:
+        mine = {*guard.source, guard.to}
+        others = [one for one in same if not mine.isdisjoint([*seen[one].source, seen[one].to])]
+        if others:
             what = f"task {name}: its guard claims rows that {', '.join(others)} claims too."
             yield message("W013", what, SAY_WHOSE)
         seen[name] = guard

@@ -239,16 +239,18 @@ def was_before(done: Any, moment: float) -> bool:
     return False
 
 
-def tell(call: Any, outcome: str, reason: str, task_id: Any = None) -> None:
+def tell(
+    call: Any, outcome: str, reason: str, task_id: Any = None, holder: LockInfo | None = None
+) -> None:
     """Send `task_not_run`. ``call``: a message, or a call that is sent. One that is given up is an
-    event of the history, too.
+    event of the history, too, with the ``holder`` of its lock.
 
     ``outcome`` and ``reason`` are of the closed sets that django_tasklock/signals.py has.
     """
     task = call.task
     if outcome == "given_up":
         owner = owner_record(str(task.name), call.id)
-        note_event(task.locks.store, "given up", call.name, owner, reason=reason)
+        note_event(task.locks.store, "given up", call.name, owner, holder=holder, reason=reason)
     task_not_run.send_robust(
         type(task), task=str(task.name), task_id=task_id or call.id, name=call.name,
         store=task.lock_store, template=task.naming.template, outcome=outcome, reason=reason,

@@ -48,7 +48,8 @@ def check_class(task: type[TaskOptions], locked: type[TaskOptions]) -> None:
         mixins = [each for each in task.__mro__[:-1] if not issubclass(each, Task)]
         for each in (task, *mixins):
             for name, value in vars(each).items():
-                _check_attribute(name, value)
+                if each is task or name not in _MEANT:
+                    _check_attribute(name, value)
         for option in OPTIONS:
             _check_value(option, getattr(task, option))
         if inspect.getattr_static(task, "run") is not inspect.getattr_static(Task, "run"):

@@ -177,7 +177,8 @@ class Run:
                 message.over()
                 for kinds, reason in GIVEN_UP:
                     if isinstance(error, kinds) and not self.row.begun:
-                        tell(message, "given_up", reason)
+                        holder = getattr(error, "holder", None)
+                        tell(message, "given_up", reason, holder=holder)
             raise
         finally:
             self.error = None  # Its traceback refers to this run.

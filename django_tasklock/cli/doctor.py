@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from .._values.printable import printable
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue
-from ..operators.problems import SENT, LostRow, Problem
+from ..operators.problems import SENT, LostRow, Problem, weight_of
 from .arguments import add_format, lock_ttl
 from .tables import as_json
 
@@ -52,26 +52,25 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     aliases = [options["store"]] if options["store"] else None
     problems = [
         problem
-        for problem in diagnose(aliases, options["source_older"])
+        for problem in sorted(diagnose(aliases, options["source_older"]), key=weight_of)
         if fnmatchcase(problem.about.task or options["task"], options["task"])
     ]
-    # The last is sent on a second word alone; and none of which it is not known whose it is.
+    # And no row of which it is not known whose it is.
     sends = SENT if options["other_store"] else SENT[:-1]
-    times = Counter(problem.what for problem in problems if isinstance(problem, LostRow))
-    sent = (sends if options["requeue"] and times[each.what] == 1 else () for each in problems)
+    times = Counter(each.what for each in problems if isinstance(each, LostRow) and each.asks)
+    sent = (sends if options["requeue"] and times[each.what] < 2 else () for each in problems)
     found = list(map(_row, problems, sent))
-    counts = Counter(map(_head, found))
-    # Rare kinds first, so that the first ones are not all of one kind.
-    found.sort(key=lambda row: (not row["serious"], counts[_head(row)]))
+    found.sort(key=lambda row: not row["serious"])
     if options["format"] == "json":
         command.stdout.write(as_json(found))
     else:
         said = list(map(_words, found))
         if options["verbosity"] < 2 and len(found) > MOST_SHOWN:
-            heads = dict.fromkeys(map(_head, found))
-            lines = "\n".join(f"{counts[head]:,} {head}" for head in heads)
+            counts = Counter(map(_head, found))
+            lines = "\n".join(f"{count:,} {head}" for head, count in counts.items())
             said = [lines, *said[:MOST_SHOWN], f"{len(found) - MOST_SHOWN:,} more: -v 2 shows all."]
-        command.stdout.write("\n\n".join(said) or "Nothing is wrong.")
+        well = "Nothing is wrong" + (f" with {options['task']}" if options["task"] != "*" else "")
+        command.stdout.write("\n\n".join(said) or f"{well}.")
     if any(row["serious"] for row in found):
         command.stdout.flush()
         sys.exit(1)
@@ -85,7 +84,7 @@ def _head(row: dict[str, Any]) -> str:
 def _row(problem: Problem, sends: Collection[str]) -> dict[str, Any]:
     """The problem, once its task was sent again if it is of one of these kinds."""
     row = problem.as_json() | {"requeued": None, "task_id": None}
-    if isinstance(problem, LostRow) and problem.sendable and problem.kind in sends:
+    if isinstance(problem, LostRow) and problem.kind in sends:
         try:
             sent, task_id = requeue(problem)
         except Exception as error:

@@ -21,7 +21,7 @@ from ..operators.holders import Holder, holder_of, who
 Row: TypeAlias = dict[str, Any]
 # Of the lease, beside what `LockInfo.as_json` says of any lock.
 LEASE = ("fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling")
-LEAST_WIDTH = 8  # of a column that is made narrower
+LONG = ("NAME", "TASK", "BY", "REASON")  # columns
 
 
 def write_rows(
@@ -40,8 +40,7 @@ def write_table(command: BaseCommand, cells: list[Row]) -> None:
     """Write aligned lines of printable characters, without the columns that are empty in every row.
     Each row has its cells by the heads of their columns.
 
-    On a terminal the widest columns are cut in the middle until they fit. A name never is: where
-    the columns do not fit, it has a line of its own, above the rest.
+    On a terminal that is too narrow, what may be long is on a line above the rest. Nothing is cut.
     """
     words = [["" if cell is None else printable(cell) for cell in row.values()] for row in cells]
     first, *others = zip(cells[0], *words, strict=True)
@@ -49,16 +48,14 @@ def write_table(command: BaseCommand, cells: list[Row]) -> None:
     room = shutil.get_terminal_size().columns if command.stdout.isatty() else inf
     names: list[tuple[str, ...]] = []
     if sum(max(map(_width, column)) + 2 for column in columns) - 2 > room:
-        names, room = [column for column in columns if column[0] == "NAME"], room - 2
-        columns = [column for column in columns if column[0] != "NAME"]
+        names = [column for column in columns if column[0] in LONG]
+        columns = [column for column in columns if column[0] not in LONG]
     widths = [max(map(_width, column)) for column in columns]
-    while sum(widths) + 2 * len(widths) - 2 > room and max(widths) > LEAST_WIDTH:
-        widths[widths.index(max(widths))] -= 1
     for at, row in enumerate(zip(*columns, strict=True)):
-        for column in names:
-            command.stdout.write(column[at])
+        if names:
+            command.stdout.write("  ".join(filter(None, (column[at] for column in names))))
         # The last column needs no padding.
-        line = "  ".join(map(_fitted, row, widths)).rstrip()
+        line = "  ".join(map(_padded, row, widths)).rstrip()
         command.stdout.write(f"  {line}" if names else line)
 
 
@@ -111,10 +108,7 @@ def _width(words: str) -> int:
     return len(words) + sum(east_asian_width(char) in "WF" for char in wide)
 
 
-def _fitted(words: str, width: int) -> str:
-    """The words in exactly ``width`` cells: cut in the middle, or padded; "-" for none."""
+def _padded(words: str, width: int) -> str:
+    """The words padded to ``width`` cells; "-" for none."""
     words = words or "-"
-    while _width(words) > width:
-        middle = len(words) // 2
-        words = f"{words[: middle - 1]}…{words[middle + 1 :]}"
     return words + " " * (width - _width(words))

@@ -70,8 +70,10 @@ def _answered(found: Iterator[Problem], silent: set[str], of: Collection[str]) -
         yield from found
     except StoreUnavailable as error:
         silent.add(error.store)
-        message = gettext("The store does not answer: %(reason)s") % {"reason": error.reason}
-        hint = gettext("See that its server runs, and that this machine can reach it.")
+        message = gettext("The store is unavailable: %(reason)s") % {"reason": error.reason}
+        hint = gettext(
+            "If no server answers: see that it runs, and that this machine can reach it."
+        )
         yield Problem("server", error.store, message, hint, about=About(store=error.store))
 
 
@@ -188,7 +190,11 @@ def _message_gone(job: QueuedJob, *, ended: bool) -> GoneMessage:
 
 
 def _server(store: BaseStore) -> Iterator[Problem]:
-    for finding in store.check():
+    found = list(store.check())
+    if not found and (reason := store.cannot_write()):
+        message = gettext("It grants no locks: %(reason)s") % {"reason": reason}
+        yield Problem("server", store.alias, message, about=About(store=store.alias))
+    for finding in found:
         if f"django_tasklock.{finding.id}" not in settings.SILENCED_SYSTEM_CHECKS:
             said = finding.message, finding.hint, finding.serious
             yield Problem("server", store.alias, *said, About(store=store.alias))

@@ -12,12 +12,12 @@ from .._values.durations import duration
 from .._values.lock_info import RARE, Event
 from .._values.owner import Owner
 
-# So many of the newest events are looked through: by default all that a store keeps.
-MOST_READ = 20_000
+# So many of the newest events are looked through, and counted.
+MOST_READ = 5000
 
 
 def seen_events(
-    service: LockService, name: str | None, task_id: str | None = None, limit: int = 100
+    service: LockService, name: str | None = None, task_id: str | None = None, limit: int = 100
 ) -> list[Event]:
     """Return at most ``limit`` events, the newest first, as `LockService.history` does.
 

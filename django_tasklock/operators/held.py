@@ -46,11 +46,3 @@ def digest_of(info: LockInfo) -> str:
     that a user sees who may only look. Of a key that other code set it tells the value."""
     seen = info.digest or "" if info.token is None else info.token
     return hashlib.sha256(seen.encode()).hexdigest()[:32]
-
-
-def as_seen(service: LockService, name: str, digest: str) -> LockInfo | None:
-    """Return what holds the lock ``name`` now if it is the lease with this `digest_of`, else None.
-
-    Raises `StoreUnavailable`.
-    """
-    return service.store.find_lease([name], lambda holder: digest_of(holder) == digest)

@@ -29,7 +29,7 @@ class Holder(Enum):
     ALIVE = gettext_noop("alive")
     GONE = gettext_noop("gone")
     OVERDUE = gettext_noop("overdue")
-    UNKNOWN = "unknown"
+    UNKNOWN = gettext_noop("unknown")
     COOLING = gettext_noop("cooling")
     DETACHED = gettext_noop("detached")
     OPERATOR = gettext_noop("operator")
@@ -40,8 +40,8 @@ _MEANINGS: Mapping[Holder, Promise] = {
     Holder.ALIVE: _("Its process is alive: two runs may overlap."),
     Holder.GONE: _("Its process is gone: no two runs overlap."),
     Holder.OVERDUE: _(
-        "It was not renewed in time: its process is gone, or the store did not answer it. Two runs "
-        "may overlap."
+        "It was not renewed in time: its process is gone, stopped or busy, or the store did not "
+        "answer it. Two runs may overlap."
     ),
     Holder.UNKNOWN: _("It is not known here whether its process is alive: two runs may overlap."),
     Holder.COOLING: _("Its work is over: no two runs overlap."),

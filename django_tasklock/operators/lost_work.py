@@ -30,7 +30,7 @@ from ..stores import stores
 from .events import moment
 from .held import held_of
 from .holders import command_line
-from .problems import About, LostRow, Problem, first_of
+from .problems import SENT, About, LostRow, Problem
 from .rows import refuses_all
 from .work import Work, tasks
 
@@ -41,12 +41,9 @@ ROWS_PER_LOOK = 500  # rows that are looked at together
 LOOKS_PER_ROW = 3
 LOOK_PAUSE_SECONDS = 0.1
 REQUEUED_SECONDS = 60.0  # in which the same row's task is not sent a second time
-MOST_ROWS = 500  # that wait, of the rows of one task
 
 # The alias of a store, and a lock's name.
 Lock: TypeAlias = tuple[str, str]
-# A row's key, what tells it from itself later, and its locks.
-Row: TypeAlias = tuple[Any, Any, Sequence[Lock]]
 
 
 def requeue(row: LostRow) -> tuple[bool, str | None]:
@@ -79,7 +76,7 @@ def still_lost(seen: Collection[str]) -> list[LostRow]:
         for same_rows in works_by_rows()
         if any(each.startswith(f"{work.task} ") for work in same_rows for each in seen)
         for row in lost_rows(same_rows)
-        if isinstance(row, LostRow) and row.sendable and row.seen in seen
+        if isinstance(row, LostRow) and row.kind in SENT and row.seen in seen
     ]
 
 
@@ -124,7 +121,7 @@ def waiting_rows(work: Work, every: Sequence[Work], older: float) -> Iterator[Pr
     """Yield a problem for each row that has waited in ``source`` for more than ``older`` seconds,
     and whose lock nobody holds: its message is lost, or comes late.
 
-    At most `MOST_ROWS`. Rows whose locks' names are not known are left out. ``every``: all work.
+    Rows whose locks' names are not known are left out. ``every``: all work.
     Raises as `lost_rows`.
     """
     guard, kind = work.guard, "waiting too long"
@@ -133,17 +130,20 @@ def waiting_rows(work: Work, every: Sequence[Work], older: float) -> Iterator[Pr
         yield Problem("unknown", work.task, message, "", False, About(work.task))
         return
     rows = guard.waiting().filter(Q((f"{guard.since_field}__lt", now() - timedelta(0, older))))
-    yield from first_of(kind, guard.label, MOST_ROWS, rows.count())
-    others = [one.guard for one in every if one.guard.model is guard.model and one is not work]
+    key = guard.model, guard.field
+    others = [one.guard for one in every if (one.guard.model, one.guard.field) == key]
+    others.remove(guard)
     message = gettext("It has waited for a run since %(time)s, and nobody holds its lock.")
-    for pk, since, locks in islice(_unheld([work], rows, guard.since_field), MOST_ROWS):
+    for pk, since, locks in _unheld([work], rows, guard.since_field):
         if locks:
             asks = any(other.waiting().filter(pk=pk).exists() for other in others)
             said = message % {"time": moment(since)}
             yield _found(kind, work, pk, locks[0][1], said, asks=asks, pause=older)
 
 
-def _unheld(same_rows: Sequence[Work], rows: QuerySet[Model], field: str) -> Iterator[Row]:
+def _unheld(
+    same_rows: Sequence[Work], rows: QuerySet[Model], field: str
+) -> Iterator[tuple[Any, Any, Sequence[Lock]]]:
     """Yield those of some rows whose locks nobody holds, each with the ``field`` that tells it from
     itself later; and without locks those whose locks' names are not known."""
     found = iter(rows.order_by("pk").values_list("pk", field).iterator(ROWS_PER_LOOK))
@@ -180,13 +180,16 @@ def _lost(
         message = gettext(
             "The row is “%(status)s”: a run without the lock has claimed it, and may be at work."
         )
-    elif fence and not any(stores[each].may_have_given(name, fence) for each, name in locks):
+    elif not any(stores[each].may_have_given(name, fence or None) for each, name in locks):
         kind = "other store"
-        values["time"] = moment(datetime.fromtimestamp(fence / 1e6, timezone.utc))
+        given = gettext("no lock was ever granted here")
+        if fence:
+            given = gettext("no lock that was granted here had its fence, of %(time)s")
+            values["time"] = moment(datetime.fromtimestamp(fence / 1e6, timezone.utc))
+        values["given"] = given % values
         message = gettext(
-            "The row is “%(status)s”, and nobody holds its lock %(lock)s here. But this store has "
-            "not given its fence, of %(time)s. Another store or KEY_PREFIX has, and its run may "
-            "live there; or this store was emptied since, and its queue probably too."
+            "The row is “%(status)s”, but %(given)s. Its run may live in another store, or with "
+            "another KEY_PREFIX; or this store was emptied since, and its queue probably too."
         )
         first = gettext("See that the workers have these settings, and that no run of it lives.")
     else:
@@ -221,7 +224,7 @@ def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
     values = {"status": guard.to, "count": count, "tasks": names}
-    about = About(same_rows[0].task, model=guard.model._meta.label)
+    about = About(model=guard.model._meta.label)
     return Problem("unknown", guard.label, message % values, hint % values, False, about)
 
 

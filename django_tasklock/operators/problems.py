@@ -19,7 +19,7 @@ KINDS = (
     gettext_noop("overdue"), gettext_noop("reservation"), gettext_noop("settings"),
     gettext_noop("server"),
 )  # fmt: skip
-# of rows whose task can be sent again
+# of rows whose task can be sent again, the last on a second word alone
 SENT = KINDS[:3]
 
 # what the command prints of every problem
@@ -63,6 +63,11 @@ class Problem:
         return said | self.about._asdict()
 
 
+def weight_of(problem: Problem) -> tuple[bool, int]:
+    """The key that sorts problems: serious ones first, servers and settings before many rows."""
+    return not problem.serious, -KINDS.index(problem.kind)
+
+
 def first_of(kind: str, what: str, shown: int, total: int) -> Iterator[Problem]:
     """Yield a note, where no more than the first ``shown`` of some things were looked at."""
     if total > shown:
@@ -81,11 +86,6 @@ class LostRow(Problem):
     fence: int | None
     asks: bool
     pause: float
-
-    @property
-    def sendable(self) -> bool:
-        """Whether its task can be sent again: no fence refuses its run."""
-        return self.kind in SENT
 
     @property
     def seen(self) -> str:

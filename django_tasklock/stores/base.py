@@ -14,7 +14,7 @@ from .._values.lock_info import LockInfo, kept_key
 from .._values.owner import Owner
 from .._values.slots import base_of
 from .._values.tokens import new_token
-from ..exceptions import StoreUnavailable
+from ..exceptions import InvalidLockConfig, StoreUnavailable
 from . import records
 from .contract import ATTEMPTS, Contract, Finding
 from .records import ANY, FREE, KEEP, Change, Done, Entry, Foreign, Held, Note, Record
@@ -284,8 +284,8 @@ class BaseStore(Contract):
             # A refusal is good too: somebody else has just written it.
             self.acquire([name], token, TRIED_SECONDS, {})
             self.release(name, token)
-        except StoreUnavailable as error:
-            return error.reason
+        except (StoreUnavailable, InvalidLockConfig) as error:
+            return getattr(error, "reason", str(error))
         return ""
 
     # Notes and reservations, texts under keys of their own: by notes tasks recognise a redelivery,

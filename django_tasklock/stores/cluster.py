@@ -319,8 +319,8 @@ class RedisClusterStore(BaseStore):
 
     # What the store has beside these.
 
-    def may_have_given(self, name: str, fence: int) -> bool:
-        return self.buckets[bucket_of(name)].may_have_given(name, fence)
+    def may_have_given(self, name: str, fence: int | None) -> bool:
+        return fence is None or self.buckets[bucket_of(name)].may_have_given(name, fence)
 
     def key(self, name: str) -> str:
         return self.buckets[bucket_of(name)].key(name)

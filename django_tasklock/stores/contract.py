@@ -132,8 +132,9 @@ class Contract(ABC):
 
     # What a store may have beside these.
 
-    def may_have_given(self, name: str, fence: int) -> bool:
-        """Whether a lease of this lock can have had the fence; also where that is not known."""
+    def may_have_given(self, name: str, fence: int | None) -> bool:
+        """Whether a lease of this lock can have had the fence, None: any; also where that is not
+        known."""
         return True
 
     def waiter(self, question: Question) -> Waiter | None:

@@ -240,7 +240,7 @@ def record_of(value: bytes | str) -> Record | None:
 def _is_ours(read: dict[str, Any]) -> bool:
     get = read.get
     token, texts = get("token"), (get("version", ""), get("text", ""), get("key", ""))
-    moments = get("at"), get(SINCE)
+    moments = get("at"), get("ends"), get(SINCE)  # A CacheStore has written the second.
     ttl, renew = get("ttl"), get("renew")
     return (
         type(token) is str

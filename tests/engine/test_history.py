@@ -17,7 +17,16 @@ import redis
 from django_tasklock import Event, ListingNotSupported, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import Owner, asked, clock, keep_events_for, note, owner_record, write_events
+from tests.inside import (
+    Owner,
+    asked,
+    clock,
+    keep_events_for,
+    note,
+    owner_record,
+    write_events,
+    write_some,
+)
 from tests.servers import RedisServer
 from tests.steps import LONG, Traffic, held_by, in_child, taken, waiter
 from tests.waiting import PATIENCE, until
@@ -193,6 +202,15 @@ class TestWhatCanGoWrong:
         assert lease.extend()
         refused()
         until(lambda: "refused" in [event.kind for event in locks.history()])
+
+    def test_many_are_written_in_parts_between_which_leases_are_looked_after(
+        self, on_redis: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keep_events_for(monkeypatch, LONG)
+        for number in range(5):
+            note("waited", f"video:{number}", Owner())
+        assert [write_some(2) for _ in range(3)] == [0.0, 0.0, None]
+        assert len(locks.history()) == 5
 
     @pytest.mark.usefixtures("each_fork")
     def test_a_fork_forgets_what_its_parent_has_queued(

@@ -305,14 +305,29 @@ def test_a_store_that_does_not_answer_is_one_problem_among_the_others(
         room.task(guard=fenced(source="ready", to="working"))
         Job.objects.create(status="processing")
         job = Job.objects.create(status="working")
+        with lock("in:use"):
+            pass
         own_redis_server.kill()
         found, status = doctor_json()
         assert {each["kind"]: each["what"] for each in found} == {
             "server": "dead",
             "lost work": f"app.Job {job.pk}",
         }
-        assert any(each["message"].startswith("The store does not answer: ") for each in found)
+        assert any(each["message"].startswith("The store is unavailable: ") for each in found)
         assert (len(found), status) == (2, 1)
+
+
+def test_a_store_that_grants_no_locks_is_one_though_its_own_checks_find_nothing(
+    use_redis: UseRedis, own_redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_redis(own_redis_server.url)
+    monkeypatch.setattr(stores["default"], "check", list)
+    assert doctor() == WELL
+    with redis.Redis.from_url(own_redis_server.url) as admin:
+        admin.replicaof("127.0.0.1", 1)
+    (found,), status = doctor_json()
+    assert found["message"].startswith("It grants no locks: the server is a replica")
+    assert (found["kind"], status) == ("server", 1)
 
 
 def test_work_that_cannot_run_is_said_by_the_checks_and_skipped(room: Mailroom) -> None:
@@ -337,7 +352,7 @@ def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
     assert {each["kind"]: each["serious"] for each in found} == {
         "unknown": True, "owner gone": True,
     }  # fmt: skip
-    assert "No module named 'torch'" in found[0]["message"]
+    assert "No module named 'torch'" in found[-1]["message"]
     assert status == 1
     with pytest.raises(CommandError, match="The tasks are not known: No module"):
         call_command("locks", "explain", "videos.process", "[1]")

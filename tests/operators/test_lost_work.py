@@ -136,7 +136,7 @@ def test_a_lock_that_is_not_the_keys_alone_is_not_guessed(room: Mailroom, name: 
     assert (problem.kind, problem.what, problem.serious) == ("unknown", "app.Job", False)
     assert "perhaps lost: 3." in problem.message
     assert task.name in problem.hint
-    said = {"task": task.name, "store": None, "lock": None, "model": "app.Job", "pk": None}
+    said = {"task": None, "store": None, "lock": None, "model": "app.Job", "pk": None}
     assert said.items() <= problem.as_json().items()
     assert doctor()[1] == 0
 
@@ -182,6 +182,19 @@ def test_tasks_that_claim_the_same_rows_are_one_kind_of_work(room: Mailroom) -> 
     assert works == {first.pk: "a-even", second.pk: "b-odd", other.pk: "c-other"}
 
 
+def test_a_row_that_is_lost_in_two_of_its_fields_is_sent_for_each(room: Mailroom) -> None:
+    """Two tasks with a status each do not claim the same row."""
+    room.task(name="first", guard=guard(), lock_name="first:{job}")
+    room.task(name="second", lock_name="second:{job}", guard=StatusGuard(
+        "app.Job", pk="job", field="result_file", source="", to="busy", done="made"))  # fmt: skip
+    Job.objects.create(status="processing", result_file="busy")
+    found, status = doctor_json("--requeue")
+    assert {each["task"]: each["requeued"] for each in found} == {
+        "first": "sent again", "second": "sent again",
+    }  # fmt: skip
+    assert status == 0
+
+
 def test_work_of_another_store_is_looked_at_with_that_store(
     use_caches: UseCaches, redis_server: RedisServer
 ) -> None:
@@ -192,10 +205,10 @@ def test_work_of_another_store_is_looked_at_with_that_store(
     with mailroom(redis_server.url) as room:
         room.task(guard=fenced(), lock_store="second")
         job = Job.objects.create(status="processing")
-        with lock(f"job:{job.pk}"):
-            assert lost() == {job.pk}
         with lock(f"job:{job.pk}", store="second"):
             assert lost() == set()
+        with lock(f"job:{job.pk}"):
+            assert lost() == {job.pk}
         assert doctor("--store", "default")[1] == 0
         assert doctor("--store", "second")[1] == 1
 

@@ -107,6 +107,7 @@ WRONG: dict[str, Any] = {
     "an id that is a number": {"task_id": 7},
     "a note under another token": {"text": "started"},
     "renewed, perhaps": {"renew": 1},
+    "an end that is no moment": {"ends": "abc"},
 }
 
 

@@ -182,9 +182,10 @@ class RedisStore(BaseStore):
 
     # What the store has beside these.
 
-    def may_have_given(self, name: str, fence: int) -> bool:
-        first, last = self.client.command(b"HMGET", self.keys.fences, b" first", b"")
-        return (_fence(first) or 0) <= fence <= (_fence(last) or 0)
+    def may_have_given(self, name: str, fence: int | None) -> bool:
+        ends = self.client.command(b"HMGET", self.keys.fences, b" first", b"")
+        first, last = (_fence(end) or 0 for end in ends)
+        return last > 0 if fence is None else first <= fence <= last
 
     def waiter(self, question: Question) -> RedisWaiter:
         return RedisWaiter(self, question)
