@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from unicodedata import east_asian_width
 
 import pytest
 from django.core.cache import caches
@@ -20,7 +21,7 @@ from tests.admin.conftest import taken
 from tests.command import run, run_json, shell
 from tests.conftest import UseRedis
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, holder, orphan, waiter, waiting
+from tests.steps import LONG, Meanwhile, holder, orphan, server, waiter, waiting
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("on_redis")
@@ -89,6 +90,11 @@ class Terminal(io.StringIO):
         return True
 
 
+def cells(line: str) -> int:
+    """How many it takes: a Chinese character takes two."""
+    return sum(1 + (east_asian_width(each) == "W") for each in line)
+
+
 def test_a_terminal_of_80_columns_gets_names_whole_and_the_rest_cut_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,8 +106,7 @@ def test_a_terminal_of_80_columns_gets_names_whole_and_the_rest_cut_in_the_middl
     call_command("locks", "list", stdout=terminal)
     *lines, last = terminal.getvalue().splitlines()
     assert [lines[0], lines[2], lines[4]] == ["NAME", *names]
-    # A Chinese character takes two cells.
-    assert 60 < len(last) < 80
+    assert all(70 < cells(line) <= 80 for line in (lines[1], lines[3], last))
     assert "…" in last
     # And where all fits, a lock is one line
     monkeypatch.setenv("COLUMNS", "400")
@@ -112,15 +117,21 @@ def test_a_terminal_of_80_columns_gets_names_whole_and_the_rest_cut_in_the_middl
 def test_locks_are_listed_by_their_state_and_their_age() -> None:
     orphan("z-gone:1")
     taken("b:1")
-    assert locks.hold("a-hold:1", 60, by="alice") is not None
+    assert locks.hold("a-hold:1", 30, by="alice") is not None
+    # Given one that never ends, since somebody else has removed its ttl
+    taken("d:1")
+    server().persist(locks.store.key("d:1"))
     shown = {
         state: [row["name"] for row in run_json("list", "--state", state, "--sort", "age")]
         for state in ("gone", "held", "operator", "overdue", "no-ttl")
     }
     assert shown == {
-        "gone": ["z-gone:1"], "held": ["z-gone:1", "b:1"], "operator": ["a-hold:1"],
-        "overdue": [], "no-ttl": [],
+        "gone": ["z-gone:1"], "held": ["z-gone:1", "b:1", "d:1"], "operator": ["a-hold:1"],
+        "overdue": [], "no-ttl": ["d:1"],
     }  # fmt: skip
+    # Also where others end sooner
+    (row,) = run_json("list", "--state", "no-ttl", "--limit", "1")
+    assert row["name"] == "d:1"
     assert run("list", "--state", "overdue") == "No locks match.\n"
     ages = [row["name"] for row in run_json("list", "--sort", "age", "--limit", "2")]
     assert ages == ["z-gone:1", "b:1"]
