@@ -32,6 +32,7 @@ from tests.steps import in_child
 __all__ = ["Forking", "OtherVerbs", "Rewriting", "TakingSeveral"]
 
 SHORT_SECONDS = LONG_SECONDS / 3
+DAY_MICROSECONDS = 24 * 3600 * 10**6
 
 
 class OtherVerbs(ContractTests):
@@ -52,6 +53,18 @@ class OtherVerbs(ContractTests):
             assert answer.holder.token == gate.token
         assert gate.release()
         granted(store, first, owner=owner)
+
+    def test_a_fence_is_one_that_its_lock_can_have_had_and_no_other_is(self) -> None:
+        """By it the doctor tells a row of another store: it is from before this one, or later."""
+        store, name = self.make_store(), new_name()
+        own = granted(store, name)
+        assert own.release()
+        known = store.fences_of(name)
+        if known is None:
+            return
+        first, last = known
+        assert own.grant.fence is not None
+        assert first <= own.grant.fence <= last < own.grant.fence + DAY_MICROSECONDS
 
     def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
         """Between the look at both and the write, in a store where these are two steps."""
