@@ -20,8 +20,7 @@ signal                arguments
                       (seconds); once for each lease
 ``lock_cleared``      ``name``, ``store``, ``token`` (or None), ``holder``
                       (`LockInfo` or None), ``by`` (what cleared it, for the log,
-                      or None), ``cause``, ``many`` (whether it is one of many that
-                      an operator clears together)
+                      or None), ``cause``
 ``lock_held``         ``name``, ``store``, ``holder`` (`LockInfo`), ``ttl``
                       (seconds): an operator holds it; ``lock_acquired`` is not
                       sent

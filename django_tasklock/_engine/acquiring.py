@@ -347,12 +347,12 @@ def _is_other_run(holder: LockInfo, own: OwnToken) -> bool:
 
 def clear(
     store: BaseStore, name: str, token: str | None, digest: str | None, holder: LockInfo | None,
-    *, by: str | None, many: bool = False,
+    *, by: str | None,
 ) -> bool:  # fmt: skip
     """Remove what holds a lock, and tell of it. Returns False if nothing was removed.
 
     ``token`` and ``digest``: remove only that. ``holder``: what was found there. ``by``: what
-    clears it, for the log; ``many``: of many locks together.
+    clears it, for the log.
     """
     if not store.clear(name, token, digest):
         return False
@@ -363,7 +363,7 @@ def clear(
         note_event(store, "cleared", name, owner, by=by)
     tell(
         lock_cleared, name=name, store=store.alias, token=token, holder=holder, by=by,
-        cause=CAUSES.get(by or "", "cleared"), many=many,
+        cause=CAUSES.get(by or "", "cleared"),
     )  # fmt: skip
     return True
 

@@ -19,8 +19,9 @@ from .._values.lock_info import LockInfo
 from .._values.owner import recorded
 from .._values.printable import printable
 from ..models import Lock
-from ..operators.clearing import Outcome, clear_each, clear_seen
+from ..operators.clearing import Outcome, clear_seen
 from ..operators.holders import meaning, sentence
+from ..operators.logs import in_one_line
 from .reading import NOT_KNOWN, problem_of
 
 NAMES_PER_MESSAGE = 5
@@ -61,8 +62,10 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
                 held.append(lock.info)
                 words = gettext("Asked to clear it. %(sentence)s")
                 log(request, lock, words % {"sentence": sentence(lock.info)})
-        for info, outcome in clear_each(held, clear_seen, user_name(request)):
-            names[outcome].append(info.name)
+        by = user_name(request)
+        with in_one_line(len(held), held[0].store if held else "", by):
+            for info in held:
+                names[clear_seen(info, by=by)].append(info.name)
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
     for outcome, some in names.items():

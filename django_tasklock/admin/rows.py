@@ -14,7 +14,7 @@ from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import as_seen, digest_of
-from ..operators.holders import Holder, asked_once, holder_of, states_of
+from ..operators.holders import Holder, holder_of, states_of
 from .cells import shortened
 from .reading import Reading
 
@@ -88,9 +88,8 @@ class LockChangeList(ChangeList):
         self.filter_specs, self.has_filters, self.has_active_filters = [], False, False
         self.reading = self.root_queryset
         rows: list[Any] = [*map(lock_of, self.reading.found)]
-        alive = asked_once()
         for lock in rows:
-            info, lock.holder = lock.info, holder_of(lock.info, alive)
+            info, lock.holder = lock.info, holder_of(lock.info)
             lock.began = None if info.cooling else info.acquired_at
             states = {"", *states_of(info, lock.holder)}
             lock.words = {"state": states, "task": {"", info.owner.task}}

@@ -11,8 +11,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
-from ..operators.clearing import MOST_NAMED, Outcome, clear_each, clear_seen
+from ..operators.clearing import Outcome, clear_seen
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
+from ..operators.logs import MOST_NAMED, in_one_line
 from ..operators.reservations import QueuedJob, clear_job, queued_jobs
 from ..stores.base import Refusal
 from .arguments import add_format, add_wait, lock_name, lock_ttl, user
@@ -64,7 +65,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         what, found, clear = "reservation", _jobs(service, options), clear_job
     else:
         what, found, clear = "lock", _locks(service, options), clear_seen
-    outcomes = ((each, outcome.value) for each, outcome in clear_each(found, clear, by))
+    outcomes = ((each, clear(each, by=by).value) for each in found)
     if found and (options["interactive"] or options["dry_run"]):
         # To stderr: stdout has the outcome only.
         command.stderr.write(_meanings(found), str)
@@ -74,7 +75,8 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         outcomes = ((each, "would clear") for each in found)
     done: list[tuple[Seen, str]] = []
     try:
-        done += outcomes
+        with in_one_line(len(found), service.alias, by):
+            done += outcomes
     finally:  # What was cleared is said also if the rest was interrupted, or failed.
         if done:
             _write(command, done, options["format"])

@@ -18,7 +18,6 @@ from ..operators.held import held_permits
 from ..operators.holders import Holder, command_line, holder_of, sentence
 from ..operators.rows import RowNow, row_of
 from ..operators.work import Explanation, tasks
-from ..operators.writable import cannot_write
 from .arguments import add_format
 from .tables import json_row, write_fields
 
@@ -127,7 +126,7 @@ def _verdict(
             return full
         if isinstance(row, RowNow) and row.refused is not None:
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
-        if reason := cannot_write(task.locks.store, name):
+        if reason := task.locks.store.cannot_write(name):
             return f"Would get no lock: the store grants none: {reason}."
         does = "get the lock now (its row is not known)" if isinstance(row, str) else "run now"
         if found.slots == 1:

@@ -19,7 +19,7 @@ from .._values.printable import printable
 from ..exceptions import StoreUnavailable
 from ..operators.events import moment, seen_events, why, within
 from ..operators.held import held_permits
-from ..operators.holders import STATES, asked_once, holder_of, sentence, states_of, who
+from ..operators.holders import STATES, holder_of, sentence, states_of, who
 from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from .arguments import add_format, lock_name, number
@@ -38,7 +38,7 @@ def add_list_arguments(parser: CommandParser) -> None:
     parser.add_argument("--sort", choices=["end", "age"], default="end", help="age: oldest first")
     parser.add_argument("--limit", type=number, metavar="N", help="at most N")
     parser.add_argument("--queued", action="store_true", help="unique_while reservations, no locks")
-    add_format(parser, "csv")
+    add_format(parser)
 
 
 def add_show_arguments(parser: CommandParser) -> None:
@@ -67,18 +67,14 @@ def list_locks(command: BaseCommand, **options: Any) -> None:
         rows, cells = map(QueuedJob.as_json, jobs), map(_job_cells, jobs)
         write_rows(command, form, rows, cells, "No reservations.")
         return
-    state, alive, oldest = options["state"], asked_once(), options["sort"] == "age"
+    state, oldest = options["state"], options["sort"] == "age"
     found = matching(service, prefix, task, None if state or oldest else limit)
-    found = [
-        info for info in found if not state or state in states_of(info, holder_of(info, alive))
-    ]
+    found = [info for info in found if not state or state in states_of(info, holder_of(info))]
     if oldest:
         found.sort(key=lambda info: info.acquired_at.timestamp() if info.acquired_at else inf)
     found = found[:limit]
     none = "No locks match." if prefix or task or state else "No locks."
-    infos = (json_row(info, alive) for info in found)
-    lines = (lock_cells(info, alive) for info in found)
-    write_rows(command, form, infos, lines, none)
+    write_rows(command, form, map(json_row, found), map(lock_cells, found), none)
 
 
 def show_lock(command: BaseCommand, **options: Any) -> None:

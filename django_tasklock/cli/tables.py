@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from math import inf
 from typing import Any, TypeAlias
@@ -15,31 +14,22 @@ from django.core.management.base import BaseCommand
 
 from .._values.durations import age, duration
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner, task_words
+from .._values.owner import task_words
 from .._values.printable import printable
 from ..operators.holders import Holder, holder_of, who
 
 Row: TypeAlias = dict[str, Any]
 # Of the lease, beside what `LockInfo.as_json` says of any lock.
 LEASE = ("fence", "waiters", "longest_wait", "renewing", "held_by", "reason", "slot", "cooling")
-CSV_FIELDS = (
-    "name", "ttl", "acquired_at", "host", "pid", "alive", "thread", "task", "task_id",
-    *LEASE[:4], "token", "store", "key", *LEASE[4:],
-)  # fmt: skip
 LEAST_WIDTH = 8  # of a column that is made narrower
 
 
 def write_rows(
     command: BaseCommand, form: str, rows: Iterable[Row], cells: Iterable[Row], none: str
 ) -> None:
-    """Write the ``rows`` as ``json`` or ``csv``, or their ``cells`` as a table; ``none`` for no
-    cells."""
+    """Write the ``rows`` as ``json``, or their ``cells`` as a table; ``none`` for no cells."""
     if form == "json":
         command.stdout.write(as_json(rows))
-    elif form == "csv":
-        writer = csv.DictWriter(command.stdout, CSV_FIELDS, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(row.get("owner", {}) | row for row in rows)
     elif table := list(cells):
         write_table(command, table)
     else:
@@ -88,9 +78,9 @@ def as_json(rows: Iterable[Row]) -> str:
     return f"[{lines}]"
 
 
-def lock_cells(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Row:
-    """Return the row of a lock. ``alive``: as of `holder_of`."""
-    holder, wait = holder_of(info, alive), info.longest_wait
+def lock_cells(info: LockInfo) -> Row:
+    """Return the row of a lock."""
+    holder, wait = holder_of(info), info.longest_wait
     waited = "" if wait is None else f", {duration(wait)}"
     return {
         "NAME": info.name,
@@ -104,13 +94,10 @@ def lock_cells(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.ali
     }
 
 
-def json_row(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Row:
-    """Return a lock as JSON-able values: the table's columns, and more of the lease and owner.
-
-    ``alive``: as of `holder_of`.
-    """
+def json_row(info: LockInfo) -> Row:
+    """Return a lock as JSON-able values: the table's columns, and more of the lease and owner."""
     more = {field: getattr(info, field) for field in LEASE}
-    return info.as_json() | more | {"alive": alive(info.owner)}
+    return info.as_json() | more | {"alive": info.owner.alive()}
 
 
 def since(moment: datetime | None) -> str:

@@ -7,9 +7,8 @@ command English.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from operator import attrgetter
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_noop, ngettext
@@ -55,30 +54,9 @@ _MEANINGS: Mapping[Holder, Promise] = {
 # A lease is extended after a third of its ttl. With less than this share left, that is late.
 OVERDUE_SHARE = 0.6
 
-# what `Owner.alive` looks at
-_process_of = attrgetter("host", "pid", "start", "boot", "pidns", "timens", "group", "mark")
 
-
-def asked_once() -> Callable[[Owner], bool | None]:
-    """Return an `Owner.alive` for the owners of one list, which asks for each process once.
-
-    The locks of a site belong to few processes. To ask the kernel for each lock would cost most of
-    the time of a long list.
-    """
-    known: dict[object, bool | None] = {}
-
-    def alive(owner: Owner) -> bool | None:
-        process = _process_of(owner)
-        if process not in known:
-            known[process] = owner.alive()
-        return known[process]
-
-    return alive
-
-
-def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.alive) -> Holder:
-    """Return what is known of the holder, on this machine and now. ``alive`` says whether its
-    process lives; see `asked_once`."""
+def holder_of(info: LockInfo) -> Holder:
+    """Return what is known of the holder, on this machine and now."""
     if info.token is None:
         return Holder.FOREIGN
     if info.held_by is not None:
@@ -87,7 +65,7 @@ def holder_of(info: LockInfo, alive: Callable[[Owner], bool | None] = Owner.aliv
         return Holder.COOLING
     if info.detached:
         return Holder.DETACHED
-    lives = alive(info.owner)
+    lives = info.owner.alive()
     if lives is False:
         return Holder.GONE
     if info.renewing and (info.ttl or 0) < (info.granted or 0) * OVERDUE_SHARE:

@@ -9,7 +9,9 @@ make each lease slower.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from .._values.durations import duration
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_tasklock")
 
-FIRST_NAMES = 5  # of many that are cleared together
+# Of more that are cleared together there is one line, with the first names.
+MOST_NAMED, FIRST_NAMES = 20, 5
+# What is cleared together, by now: names.
+_together: ContextVar[list[str] | None] = ContextVar("together", default=None)
 
 
 def connect() -> None:
@@ -52,21 +57,30 @@ def log_lost(*, lease: Lease, reason: str, **_: Any) -> None:
 
 
 def log_cleared(
-    *, name: str, store: str, holder: LockInfo | None, by: str | None, many: bool, **_: Any
+    *, name: str, store: str, holder: LockInfo | None, by: str | None, **_: Any
 ) -> None:
     """WARNING: a lock was taken from its holder by force."""
-    if many:
+    if (names := _together.get()) is not None:
+        names.append(name)
         return
     owner = holder.owner if holder else Owner()
     text = "lock %s in store %s, held by %s, was cleared%s"
     _log(logging.WARNING, text, name, store, owner, _held_by(holder), f" by {by}" if by else "")
 
 
-def log_many(what: str, cleared: Sequence[Any], by: str) -> None:
-    """WARNING: many were cleared together. ``what``: "locks", or "reservations"."""
-    names = ", ".join(each.name for each in cleared[:FIRST_NAMES])
-    text = "%s, … in store %s: %s %s cleared by %s"
-    _log(logging.WARNING, text, names, cleared[0].store, Owner(), f"{len(cleared):,}", what, by)
+@contextmanager
+def in_one_line(count: int, store: str, by: str) -> Iterator[None]:
+    """Have what the block clears be one line, also if it is interrupted, if ``count`` is large."""
+    names = list[str]() if count > MOST_NAMED else None
+    mark = _together.set(names)
+    try:
+        yield
+    finally:
+        _together.reset(mark)
+        if names:
+            text = "%s, … in store %s: %s cleared by %s"
+            first = ", ".join(names[:FIRST_NAMES])
+            _log(logging.WARNING, text, first, store, Owner(), f"{len(names):,}", by)
 
 
 def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -> None:
@@ -78,6 +92,9 @@ def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -
 
 def log_reservation_cleared(name: str, store: str, task: str, task_id: str, by: str) -> None:
     """WARNING: a reservation was cleared, though its message may still wait in the queue."""
+    if (names := _together.get()) is not None:
+        names.append(f"{name} (reservation)")
+        return
     owner = Owner(task=task, task_id=task_id)
     text = "the reservation of the job %s in store %s for the task %s[%s] was cleared by %s"
     _log(logging.WARNING, text, name, store, owner, task, task_id, by)

@@ -48,16 +48,14 @@ def queued_jobs(
     return jobs[:limit]
 
 
-def clear_job(job: QueuedJob, *, by: str, many: bool = False) -> Outcome:
-    """End the reservation if it is still the one that was seen; ``by`` says for the log who did it,
-    and ``many`` is as of `clear_seen`.
+def clear_job(job: QueuedJob, *, by: str) -> Outcome:
+    """End the reservation if it is still the one that was seen; ``by`` says for the log who did it.
 
     A message in the queue stays there, and the next call is not a duplicate of it. Returns the
     outcome. Raises `StoreUnavailable`.
     """
     store, key = stores[job.store], key_of(job.task, job.name)
     if store.unreserve(key, job.task_id):
-        if not many:
-            log_reservation_cleared(job.name, job.store, job.task, job.task_id, by)
+        log_reservation_cleared(job.name, job.store, job.task, job.task_id, by)
         return Outcome.CLEARED
     return Outcome.NOT_LOCKED if store.get_note(key) is None else Outcome.CHANGED_HANDS

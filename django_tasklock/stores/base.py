@@ -13,6 +13,7 @@ from typing import NamedTuple
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
 from .._values.slots import base_of
+from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
 from . import records
 from .contract import ATTEMPTS, Contract, Finding
@@ -27,6 +28,8 @@ __all__ = [
 # How many locks are granted in one step: servers bound the size of a script's call, of a statement,
 # and of a transaction.
 MOST_TOGETHER = 500
+# The ttl of a lease that only tries whether there are any: longer than its release may be late.
+TRIED_SECONDS = 10.0
 
 
 class Extension(NamedTuple):
@@ -248,6 +251,23 @@ class BaseStore(Contract):
         Raises `ListingNotSupported`.
         """
         return sum(1 for _ in self.list(prefix))
+
+    def cannot_write(self, near: str = "") -> str:
+        """Why no lock is to be had, as the server says it: one that is full, or a replica, may
+        answer every question. "": it grants one.
+
+        It takes a lease that no list shows, and releases it. ``near``: the lock that it is about:
+        in a cluster its node is asked.
+        """
+        # As that of a note: no lock's name has a space.
+        name, token = f" tried {near}", new_token()
+        try:
+            # A refusal is good too: somebody else has just written it.
+            self.acquire([name], token, TRIED_SECONDS, {})
+            self.release(name, token)
+        except StoreUnavailable as error:
+            return error.reason
+        return ""
 
     # Notes and reservations, texts under keys of their own: by notes tasks recognise a redelivery,
     # by reservations they keep duplicates out of the queue.

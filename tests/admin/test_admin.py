@@ -360,7 +360,7 @@ def test_many_locks_that_are_cleared_together_are_one_line_of_the_log(
     tick(operator, *boxes_of(operator.get(LIST)), post="yes")
     assert locks.list() == []
     (line,) = caplog.messages
-    assert ", … in store default: 25 locks cleared by " in line
+    assert ", … in store default: 25 cleared by " in line
 
 
 def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:

@@ -152,7 +152,7 @@ def test_a_few_clears_are_a_line_each_and_very_many_a_total_and_each_is_an_event
     assert len(set(names)) == 5
     assert all(name.startswith("video:") for name in names)
     assert record.getMessage() == (
-        f"{', '.join(names)}, … in store default: {MANY} locks cleared by {by}"
+        f"{', '.join(names)}, … in store default: {MANY} cleared by {by}"
     )
     assert len(locks.history(limit=2 * MANY)) == len(heard) == 1 + MANY
     assert run("clear", "--all", "--noinput") == "Nothing to clear.\n"
@@ -183,7 +183,7 @@ def test_a_clear_that_ends_before_it_is_done_says_what_was_cleared(
     assert out.getvalue().startswith("cleared video:")
     assert len(locks.history()) == 1
     (line,) = caplog.messages
-    assert ": 1 locks cleared by " in line
+    assert ": 1 cleared by " in line
     if error is KeyboardInterrupt:
         assert getattr(ended.value, "code", None) == 128 + signal.SIGINT
 
@@ -266,7 +266,7 @@ def test_many_reservations_that_are_cleared_are_one_line_of_the_log(
         reserve(f"video:{number}")
     assert run("clear", "--queued", "--all", "--noinput") == f"cleared {MANY}\n"
     (line,) = caplog.messages
-    assert f", … in store default: {MANY} reservations cleared by " in line
+    assert f", … in store default: {MANY} cleared by " in line
 
 
 def test_what_strangers_wrote_is_no_reservation() -> None:

@@ -113,8 +113,8 @@ def test_of_several_tasks_for_one_row_it_is_asked_which(room: Mailroom) -> None:
         "manage.py locks doctor --requeue --task=film.first"
     )
     assert room.waiting() == []
-    (found,), status = doctor_json("--requeue", "--task", "*.first")
-    assert (found["task"], found["requeued"], status) == (first.name, "sent again", 0)
+    (sent,), status = doctor_json("--requeue", "--task", "*.first")
+    assert (sent["task"], sent["requeued"], status) == (first.name, "sent again", 0)
     assert [message.task for message in room.waiting()] == ["film.first"]
     assert doctor("--task", "other.*") == WELL
 

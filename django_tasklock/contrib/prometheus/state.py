@@ -18,9 +18,8 @@ from ..._values.durations import age
 from ..._values.lock_info import LockInfo
 from ..._values.slots import base_of
 from ...exceptions import ListingNotSupported, StoreUnavailable
-from ...operators.holders import Holder, asked_once, holder_of
+from ...operators.holders import Holder, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows
-from ...operators.writable import cannot_write
 from ...stores import stores
 from ..measures import task_of
 
@@ -82,15 +81,15 @@ def _add_store(gauges: Gauges, alias: str) -> None:
     except StoreUnavailable:
         gauges["store_up"].add_metric([alias], 0)
         return
-    gauges["store_writable"].add_metric([alias], not cannot_write(stores[alias]))
+    gauges["store_writable"].add_metric([alias], not stores[alias].cannot_write())
 
 
 def _add_locks(gauges: Gauges, alias: str, locks: Sequence[LockInfo]) -> None:
     gauges["store_up"].add_metric([alias], 1)
-    alive, counts = asked_once(), Counter[str]()
+    counts = Counter[str]()
     moments = defaultdict[tuple[str, ...], list[datetime | None]](list)
     for info in locks:
-        counts[STATES[holder_of(info, alive)]] += 1
+        counts[STATES[holder_of(info)]] += 1
         moments["longest_wait_seconds", alias].append(info.waiting_since)
         if not (info.cooling or info.detached or info.held_by is not None):
             moments["oldest_lock_age_seconds", alias, task_of(info)].append(info.acquired_at)

@@ -15,11 +15,8 @@ from django_tasklock.stores.cluster import SLOTS, bucket_of
 from django_tasklock.testing import outage
 from tests.clusters import Cluster
 from tests.conftest import UseCaches, UseRedis
-from tests.inside import operators
 from tests.servers import RedisServer
 from tests.store_cases import own_prefix
-
-cannot_write = operators("writable").cannot_write
 
 REFUSING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "full": (lambda admin: admin.config_set("maxmemory", 1), "the server is full"),
@@ -32,7 +29,7 @@ def test_a_store_that_grants_locks_can_be_written_and_nothing_is_left(
     each_store: BaseStore,
 ) -> None:
     for _ in range(2):
-        assert cannot_write(each_store) == cannot_write(each_store, "video:1") == ""
+        assert each_store.cannot_write() == each_store.cannot_write("video:1") == ""
     if each_store.supports_listing:
         assert locks.list() == []
     assert each_store.get([" tried ", " tried video:1"]) == [None, None]
@@ -46,7 +43,7 @@ def test_no_list_shows_the_lease_that_was_tried(
         pytest.skip("it shows no list")
     ended: list[str] = []
     monkeypatch.setattr(each_store, "release", lambda name, _: bool(ended.append(name)))
-    assert cannot_write(each_store, "video:1") == ""
+    assert each_store.cannot_write("video:1") == ""
     assert ended
     assert each_store.get(ended) != [None]
     assert (locks.list(), [*each_store.walk()]) == ([], [])
@@ -60,7 +57,7 @@ def test_of_a_cluster_the_node_of_the_lock_is_asked(
     of = {redis_cluster.master_of(SLOTS[bucket_of(name)]): name for name in "abcdefghijklmnop"}
     full.run("CONFIG", "SET", "maxmemory", "1")
     try:
-        said = {each: cannot_write(stores["default"], of[each]) for each in (full, other)}
+        said = {each: stores["default"].cannot_write(of[each]) for each in (full, other)}
     finally:
         full.run("CONFIG", "SET", "maxmemory", "0")
     assert "the server is full" in said[full]
@@ -76,16 +73,16 @@ def test_of_one_that_still_answers_and_grants_nothing_it_says_why(
     with redis.Redis.from_url(own_redis_server.url) as admin:
         refuse(admin)
     assert locks.list() == []
-    assert why in cannot_write(stores["default"])
+    assert why in stores["default"].cannot_write()
 
 
 def test_of_one_that_waits_in_vain_for_its_replicas_too(
     use_redis: UseRedis,
 ) -> None:
     use_redis(tasklock={"OPTIONS": {"REPLICAS": 1}})
-    assert "0 of 1 replicas" in cannot_write(stores["default"])
+    assert "0 of 1 replicas" in stores["default"].cannot_write()
 
 
 def test_of_one_that_does_not_answer_as_well(each_store: BaseStore) -> None:
     with outage():
-        assert cannot_write(each_store)
+        assert each_store.cannot_write()
