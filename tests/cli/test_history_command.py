@@ -111,6 +111,18 @@ def test_equal_events_are_one_line_with_a_count_and_its_time_and_json_has_each()
     ] * 3
 
 
+def test_a_count_reaches_back_to_the_first_event_that_it_has() -> None:
+    """Also where that one was many already."""
+    now = datetime.now(timezone.utc)
+    ago = {seconds: now - timedelta(seconds=seconds) for seconds in (60, 120)}
+    many: dict[str, Any] = {"count": 5, "since": ago[120], "seconds": 3.0}
+    stores["default"].record([Event("refused", "video:1", "default", ago[60], OWNER, **many)])
+    stores["default"].record([Event("refused", "video:1", "default", now, OWNER, seconds=2.0)])
+    heads, found = rows(run("history"))
+    said = dict(zip(heads, found, strict=True))
+    assert (said["COUNT"], said["WITHIN"], said["SECONDS"]) == ("6", "2m00s", "3s")
+
+
 def test_why_a_task_was_skipped() -> None:
     other = Owner(host="web-2", pid=8, task="videos.process", task_id="id-2")
     alice = Owner(held_by="alice", reason="a migration")
