@@ -67,14 +67,11 @@ STATES: Mapping[str, Any] = {
     "gone": gettext_lazy(Holder.GONE.value),
     "overdue": gettext_lazy(Holder.OVERDUE.value),
     "waiting": gettext_lazy("waited for"),
-    "no-ttl": gettext_lazy("no TTL"),
     "held": gettext_lazy("held"),
     "cooling": gettext_lazy(Holder.COOLING.value),
     "detached": gettext_lazy(Holder.DETACHED.value),
     "operator": gettext_lazy("a hold"),
 }
-# What needs attention stands first, in this order.
-FIRST = ("gone", "overdue", "waiting", "no-ttl")
 
 
 class LockChangeList(ChangeList):
@@ -93,7 +90,10 @@ class LockChangeList(ChangeList):
             lock.began = None if info.cooling else info.acquired_at
             states = {"", *states_of(info, lock.holder)}
             lock.words = {"state": states, "task": {"", info.owner.task}}
-        rows.sort(key=_rank)
+        # What needs attention stands first, in this order.
+        first = ("gone", "overdue", "waiting")
+        rows.sort(key=lambda each: (each.began is None, each.began, each.name))
+        rows.sort(key=lambda each: [word not in each.words["state"] for word in first])
         self.chosen = {each: request.GET.get(each, "") for each in ("state", "task")}
         self.states = self._choices(rows, "state", STATES)
         names = sorted({lock.info.owner.task for lock in rows} - {None})
@@ -124,8 +124,3 @@ class LockChangeList(ChangeList):
         # Where they are equal, no page says how many were found.
         known = not (self.reading.more or self.reading.silent)
         self.full_result_count = self.reading.total if known else self.result_count
-
-
-def _rank(lock: Any) -> tuple[Any, ...]:
-    first = (word not in lock.words["state"] for word in FIRST)
-    return *first, lock.began is None, lock.began, lock.name

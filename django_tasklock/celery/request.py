@@ -40,7 +40,6 @@ from .._values.lock_info import LockInfo
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable, TooManyAttempts
-from ..operators.held import get_seen
 from .call import HEADER, LEASE, RESERVED, SERIALIZER
 from .handing import end_detached
 from .message import Message, tell
@@ -286,7 +285,7 @@ class LockedRequest(WorkerRequest):
         if pid == os.getpid():
             return None
         names = [name] if slots == 1 else permit_names(name, slots)
-        return get_seen(self._task.locks.store, names, is_childs)
+        return self._task.locks.store.find_lease(names, is_childs)
 
     def _fail_row(self, *, open_too: bool = False) -> None:
         """Mark the guard's row as failed: the body cannot. Its mark says that it is the message's,

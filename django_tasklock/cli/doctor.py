@@ -24,8 +24,7 @@ def add_arguments(parser: CommandParser) -> None:
     """Add whether to send lost work again."""
     parser.set_defaults(store=None)
     parser.add_argument("--requeue", action="store_true", help="send the tasks of lost rows again")
-    other = "with --requeue: also rows of another store, or of before this one was emptied"
-    parser.add_argument("--other-store", action="store_true", help=other)
+    parser.add_argument("--other-store", action="store_true", help="also rows of another store")
     parser.add_argument("--task", help="only this task (* and ? are wildcards)", default="*")
     older = "also find rows that have waited in source for so long (30s, 10m, 2h)"
     parser.add_argument("--source-older", type=lock_ttl, metavar="DURATION", help=older)

@@ -58,8 +58,8 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
         verdict = _verdict(found, held, copy, next(filter(None, full), ""), row)
     except StoreUnavailable as error:
         verdict = f"Not known: {error}"
-    key = service.store.key(found.name)
-    fields = vars(found) | {"task": found.task.name, "store": service.store.alias, "key": key}
+    where = {"store": service.alias, "key": service.store.key(found.name)}
+    fields = vars(found) | {"task": found.task.name} | where
     if options["format"] == "json":
         fields |= {
             "verdict": verdict,

@@ -28,7 +28,6 @@ from .work import CeleryMissing, tasks
 # Locks of a store whose owner is gone that are reported, and reservations that are looked at: each
 # may cost a question to the database, or to the result backend.
 MOST_GONE = 500
-TOLD = (Holder.GONE, Holder.OVERDUE)
 
 
 def diagnose(
@@ -107,7 +106,7 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
     """Locks whose process is gone, or late, where the store can list them."""
     try:
         found = ((info, holder_of(info)) for info in store.walk())
-        all_told = (each for each in found if each[1] in TOLD)
+        all_told = (each for each in found if each[1] in (Holder.GONE, Holder.OVERDUE))
         for info, holder in islice(all_told, MOST_GONE):
             # Asked once more: the owner may have released it, and ended, since it was read.
             now = store.find(info.name)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from .._engine.service import LockService
-from .._values.lock_info import LockInfo, kept_key
+from .._values.lock_info import LockInfo
 from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
-from ..stores.base import BaseStore
 
 MOST_PROBED = 100  # permits that are looked for on a store that cannot list
 
@@ -54,24 +53,4 @@ def as_seen(service: LockService, name: str, digest: str) -> LockInfo | None:
 
     Raises `StoreUnavailable`.
     """
-    return get_seen(service.store, [name], lambda holder: digest_of(holder) == digest)
-
-
-def get_seen(
-    store: BaseStore, names: Sequence[str], is_seen: Callable[[LockInfo], bool]
-) -> LockInfo | None:
-    """Return the lease under one of the ``names`` of which ``is_seen`` says that it is the one that
-    was seen; None if there is none. Raises `StoreUnavailable`.
-
-    Where the keys depend on the thread (tenants), it may have another key than this thread makes:
-    it is looked for among all locks of these names.
-    """
-    for holder in store.find_many(names):
-        if holder is not None and is_seen(holder):
-            return holder
-    for name in names:
-        if kept_key(name) is None and kept_key(store.keyed(name)) is not None:
-            for info in store.walk(name):
-                if info.name == name and is_seen(info):
-                    return info
-    return None
+    return service.store.find_lease([name], lambda holder: digest_of(holder) == digest)

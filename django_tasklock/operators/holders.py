@@ -74,17 +74,15 @@ def holder_of(info: LockInfo) -> Holder:
 
 
 # What `states_of` can return.
-STATES = (*(holder.name.lower() for holder in Holder), "held", "waiting", "no-ttl")
+STATES = (*(holder.name.lower() for holder in Holder), "held", "waiting")
 
 
 def states_of(info: LockInfo, holder: Holder) -> set[str]:
     """Return the words by which a list of locks is narrowed to such as this one: that of its
-    ``holder``, and "held", "waiting", "no-ttl" where they apply. No run works under what is not
-    held."""
+    ``holder``, and "held", "waiting" where they apply. No run works under what is not held."""
     states = {holder.name.lower()}
     states |= {"held"} if holder not in (Holder.COOLING, Holder.OPERATOR) else set()
-    states |= {"waiting"} if info.waiters else set()
-    return states | ({"no-ttl"} if info.ttl is None else set())
+    return states | ({"waiting"} if info.waiters else set())
 
 
 def who(owner: Owner) -> str:

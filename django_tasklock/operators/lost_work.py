@@ -180,7 +180,7 @@ def _lost(
         message = gettext(
             "The row is “%(status)s”: a run without the lock has claimed it, and may be at work."
         )
-    elif fence and not any(_may_have_given(*each, fence) for each in locks):
+    elif fence and not any(stores[each].may_have_given(name, fence) for each, name in locks):
         kind = "other store"
         values["time"] = moment(datetime.fromtimestamp(fence / 1e6, timezone.utc))
         message = gettext(
@@ -214,11 +214,6 @@ def _found(
         kind, f"{work.guard.label} {pk}", message, f"{first} {hint}".strip(), kind != "unknown",
         about, work=work, pk=pk, fence=fence, asks=asks, pause=pause,
     )  # fmt: skip
-
-
-def _may_have_given(alias: str, name: str, fence: int) -> bool:
-    known = stores[alias].fences_of(name)
-    return known is None or known[0] <= fence <= known[1]
 
 
 def _nameless(same_rows: Sequence[Work], count: int) -> Problem:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from .._values.lock_info import LockInfo
+from .._values.lock_info import LockInfo, kept_key
 from .._values.owner import Owner
 from .._values.slots import base_of
 from .._values.tokens import new_token
@@ -231,6 +231,25 @@ class BaseStore(Contract):
     def find_many(self, names: Sequence[str]) -> builtins.list[LockInfo | None]:
         """`find`, for each of some locks."""
         return [None if entry is None else self.info(entry) for entry in self.get(names)]
+
+    def find_lease(
+        self, names: Sequence[str], is_it: Callable[[LockInfo], bool]
+    ) -> LockInfo | None:
+        """The lease under one of the ``names`` of which ``is_it`` says that it is the one that was
+        seen; None if there is none.
+
+        Where the keys depend on the thread (tenants), it may have another key than this thread
+        makes: it is looked for among all locks of these names.
+        """
+        for holder in self.find_many(names):
+            if holder is not None and is_it(holder):
+                return holder
+        for name in names:
+            if kept_key(name) is None and kept_key(self.keyed(name)) is not None:
+                for info in self.walk(name):
+                    if info.name == name and is_it(info):
+                        return info
+        return None
 
     def walk(self, prefix: str = "") -> Iterator[LockInfo]:
         """All live locks whose names begin with ``prefix``, the soonest to end first.

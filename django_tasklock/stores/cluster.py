@@ -319,8 +319,8 @@ class RedisClusterStore(BaseStore):
 
     # What the store has beside these.
 
-    def fences_of(self, name: str) -> tuple[int, int]:
-        return self.buckets[bucket_of(name)].fences_of(name)
+    def may_have_given(self, name: str, fence: int) -> bool:
+        return self.buckets[bucket_of(name)].may_have_given(name, fence)
 
     def key(self, name: str) -> str:
         return self.buckets[bucket_of(name)].key(name)

@@ -132,10 +132,9 @@ class Contract(ABC):
 
     # What a store may have beside these.
 
-    def fences_of(self, name: str) -> tuple[int, int] | None:
-        """The least and the greatest fence that a lease of this lock can have had until now. None:
-        that is not known."""
-        return None
+    def may_have_given(self, name: str, fence: int) -> bool:
+        """Whether a lease of this lock can have had the fence; also where that is not known."""
+        return True
 
     def waiter(self, question: Question) -> Waiter | None:
         """A waiter that asks this. It is not in the wait queue before it asks.

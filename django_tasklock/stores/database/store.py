@@ -115,10 +115,10 @@ class DatabaseStore(BaseStore):
     def count(self, prefix: str = "") -> int:
         return int(self._run(partial(self._live, "COUNT(*)", prefix, "", ()))[0][1])
 
-    def fences_of(self, name: str) -> tuple[int, int]:
+    def may_have_given(self, name: str, fence: int) -> bool:
         rows, now = self._run(partial(_read, keys=[self.key(name)]))
         # A row that was swept had no later fence than that.
-        return 0, max(now - RETENTION_MICROSECONDS, *(row.fence for row in rows.values()), 0)
+        return fence <= max(now - RETENTION_MICROSECONDS, *(row.fence for row in rows.values()), 0)
 
     def close_idle(self) -> None:
         self._connections.close_idle()

@@ -182,9 +182,9 @@ class RedisStore(BaseStore):
 
     # What the store has beside these.
 
-    def fences_of(self, name: str) -> tuple[int, int]:
+    def may_have_given(self, name: str, fence: int) -> bool:
         first, last = self.client.command(b"HMGET", self.keys.fences, b" first", b"")
-        return _fence(first) or 0, _fence(last) or 0
+        return (_fence(first) or 0) <= fence <= (_fence(last) or 0)
 
     def waiter(self, question: Question) -> RedisWaiter:
         return RedisWaiter(self, question)
