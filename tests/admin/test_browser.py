@@ -202,6 +202,22 @@ def test_nothing_moves_under_a_ticked_box(open_page: Open, errors: list[str]) ->
     assert errors == []
 
 
+def test_an_open_choice_of_tasks_stays_open(open_page: Open) -> None:
+    taken("video:1", 900, task="videos.transcode")
+    page = open_page()
+    page.mouse.move(0, 0)
+    choice = page.locator(".tasklock-states details")
+    choice.locator("summary").click()
+    taken("video:2", 900)
+    refresh(page)
+    expect(choice.get_by_role("link", name="videos.transcode")).to_be_visible()
+    expect(names(page)).to_have_text(["video:1"])
+    # And the list to follow its store once it is closed
+    choice.locator("summary").click()
+    refresh(page)
+    expect(names(page)).to_have_text(["video:1", "video:2"])
+
+
 def test_what_is_not_known_any_more_is_grey(
     open_page: Open, use_redis: UseRedis, cut_proxy: CutProxy
 ) -> None:

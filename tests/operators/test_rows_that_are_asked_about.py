@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db.models import Q
 from django.utils.timezone import now
 
 from django_tasklock import lock
+from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches, UseRedis
@@ -170,7 +172,12 @@ def test_of_several_tasks_for_which_a_row_waits_it_is_asked_which(room: Mailroom
     room.task(name="film.second", guard=fenced(**waits, to="busy"), lock_name="second:{job}")
     room.task(name="film.other", guard=fenced(**waits, source="new", to="cut"))
     Job.objects.create(uploaded_at=now() - timedelta(hours=3))
-    Job.objects.create(uploaded_at=now() - timedelta(hours=3), status="new")
+    other = Job.objects.create(uploaded_at=now() - timedelta(hours=3), status="new")
+    # Given also a row of another model, which has the same key
+    users = {"pk": "job", "field": "username", "to": "sent", "done": "done"}
+    users |= {"source": "queued", "since_field": "date_joined"}
+    room.task(name="mail.send", guard=StatusGuard("auth.User", **users))
+    User.objects.create(pk=other.pk, username="queued")
     words = ("--requeue", "--source-older", "2h")
     found, status = doctor_json(*words)
     assert status == 1
