@@ -170,14 +170,15 @@ def test_the_list_counts_down_and_follows_its_store(open_page: Open, errors: lis
     # When nobody is busy with the table, I expect it to follow what is held
     ending.release()
     taken("video:3", 900)
+    taken("video:4", 900)
     refresh(page)
-    expect(names(page)).to_have_text(["video:2", "video:3"])
-    expect(page.locator(".tasklock-tabs [aria-current] .tasklock-count")).to_have_text("2")
-    expect(page.get_by_text("2 locks", exact=True)).to_be_visible()
+    expect(names(page)).to_have_text(["video:2", "video:3", "video:4"])
+    expect(page.locator(".tasklock-tabs [aria-current] .tasklock-count")).to_have_text("3")
+    expect(page.get_by_text("3 locks", exact=True)).to_be_visible()
 
     # And a box that came by itself to count as the others do
     row(page, "video:3").get_by_role("checkbox").check()
-    expect(page.locator(".action-counter")).to_have_text("1 of 2 selected")
+    expect(page.locator(".action-counter")).to_have_text("1 of 3 selected")
     assert errors == []
 
 
