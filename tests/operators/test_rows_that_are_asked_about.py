@@ -174,7 +174,7 @@ def test_of_several_tasks_for_which_a_row_waits_it_is_asked_which(room: Mailroom
     Job.objects.create(uploaded_at=now() - timedelta(hours=3))
     other = Job.objects.create(uploaded_at=now() - timedelta(hours=3), status="new")
     # Given also a row of another model, which has the same key
-    users = {"pk": "job", "field": "username", "to": "sent", "done": "done"}
+    users: dict[str, Any] = {"pk": "job", "field": "username", "to": "sent", "done": "done"}
     users |= {"source": "queued", "since_field": "date_joined"}
     room.task(name="mail.send", guard=StatusGuard("auth.User", **users))
     User.objects.create(pk=other.pk, username="queued")
@@ -186,8 +186,8 @@ def test_of_several_tasks_for_which_a_row_waits_it_is_asked_which(room: Mailroom
     }  # fmt: skip
     asks = [each["hint"].startswith("Several tasks may work on it. ") for each in found]
     assert sum(asks) == 2
-    (found,), status = doctor_json(*words, "--task", "film.second")
-    assert (found["requeued"], status) == ("sent again", 0)
+    (sent,), status = doctor_json(*words, "--task", "film.second")
+    assert (sent["requeued"], status) == ("sent again", 0)
     assert [message.task for message in room.waiting()] == ["film.other", "film.second"]
 
 

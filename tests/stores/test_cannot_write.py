@@ -42,7 +42,12 @@ def test_no_list_shows_the_lease_that_was_tried(
     if not each_store.supports_listing:
         pytest.skip("it shows no list")
     ended: list[str] = []
-    monkeypatch.setattr(each_store, "release", lambda name, _: bool(ended.append(name)))
+
+    def release(name: str, token: str) -> bool:
+        ended.append(name)
+        return False
+
+    monkeypatch.setattr(each_store, "release", release)
     assert each_store.cannot_write("video:1") == ""
     assert ended
     assert each_store.get(ended) != [None]
