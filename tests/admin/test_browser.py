@@ -170,14 +170,15 @@ def test_the_list_counts_down_and_follows_its_store(open_page: Open, errors: lis
     # When nobody is busy with the table, I expect it to follow what is held
     ending.release()
     taken("video:3", 900)
+    taken("video:4", 900)
     refresh(page)
-    expect(names(page)).to_have_text(["video:2", "video:3"])
-    expect(page.locator(".tasklock-tabs [aria-current] .tasklock-count")).to_have_text("2")
-    expect(page.get_by_text("2 locks", exact=True)).to_be_visible()
+    expect(names(page)).to_have_text(["video:2", "video:3", "video:4"])
+    expect(page.locator(".tasklock-tabs [aria-current] .tasklock-count")).to_have_text("3")
+    expect(page.get_by_text("3 locks", exact=True)).to_be_visible()
 
     # And a box that came by itself to count as the others do
     row(page, "video:3").get_by_role("checkbox").check()
-    expect(page.locator(".action-counter")).to_have_text("1 of 2 selected")
+    expect(page.locator(".action-counter")).to_have_text("1 of 3 selected")
     assert errors == []
 
 
@@ -200,6 +201,22 @@ def test_nothing_moves_under_a_ticked_box(open_page: Open, errors: list[str]) ->
     refresh(page)
     expect(names(page)).to_have_text(["video:2", "video:0"])
     assert errors == []
+
+
+def test_an_open_choice_of_tasks_stays_open(open_page: Open) -> None:
+    taken("video:1", 900, task="videos.transcode")
+    page = open_page()
+    page.mouse.move(0, 0)
+    choice = page.locator(".tasklock-states details")
+    choice.locator("summary").click()
+    taken("video:2", 900)
+    refresh(page)
+    expect(choice.get_by_role("link", name="videos.transcode")).to_be_visible()
+    expect(names(page)).to_have_text(["video:1"])
+    # And the list to follow its store once it is closed
+    choice.locator("summary").click()
+    refresh(page)
+    expect(names(page)).to_have_text(["video:1", "video:2"])
 
 
 def test_what_is_not_known_any_more_is_grey(

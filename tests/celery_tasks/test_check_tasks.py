@@ -80,6 +80,7 @@ def task(name, guard, **options):
 
 task("no_fence", guard(fence_field="lock_fence"))
 task("no_date", guard(since_field="views"))
+task("no_since", guard(since_field="uploaded_at"))
 task("small_fence", guard(fence_field="views"))
 task("child", guard("videos.Film"))
 task("joins", guard(filter=Q(channel__name="news")))
@@ -96,6 +97,8 @@ task("accepted", guard(), acks_late=False)
 task("no_guard", None, acks_late=None)
 task("shares", guard(exclude=Q(pk=99)))
 task("shares_too", guard(exclude=Q(pk=99), to="busy"))
+task("by_a_filter", guard(exclude=Q(pk=99), filter=Q(status__startswith="up")))
+task("another_model", guard("videos.Channel", exclude=Q(pk=99)))
 task("no_results", None, on_conflict="join")
 
 class Made(LockedTask):
@@ -130,6 +133,7 @@ def foreign(): ...
 """
 FOUND = {
     "no_fence": ("E003", "has no field named 'lock_fence'"),
+    "no_since": ("E003", "has no field named 'uploaded_at'"),
     "child": ("E003", "Guard that model"),
     "joins": ("E003", "joins another table"),
     "no_store": ("E004", "there is no lock store 'nowhere'"),

@@ -266,7 +266,7 @@ def test_many_reservations_that_are_cleared_are_one_line_of_the_log(
         reserve(f"video:{number}")
     assert run("clear", "--queued", "--all", "--noinput") == f"cleared {MANY}\n"
     (line,) = caplog.messages
-    assert f", … in store default: {MANY} cleared by " in line
+    assert f" (reservation), … in store default: {MANY} cleared by " in line
 
 
 def test_what_strangers_wrote_is_no_reservation() -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from unicodedata import east_asian_width
 
 import pytest
 from django.core.cache import caches
@@ -82,6 +83,11 @@ class Terminal(io.StringIO):
         return True
 
 
+def cells(line: str) -> int:
+    """How many it takes: a Chinese character takes two."""
+    return sum(1 + (east_asian_width(each) == "W") for each in line)
+
+
 def test_a_terminal_of_80_columns_gets_what_is_long_on_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,7 +100,7 @@ def test_a_terminal_of_80_columns_gets_what_is_long_on_a_line_of_its_own(
     *lines, last = terminal.getvalue().splitlines()
     task = f"videos.tasks.{'转码' * 19}[{'0a1b' * 8}]"
     assert [lines[0], lines[2], lines[4]] == ["NAME  TASK", *(f"{name}  {task}" for name in names)]
-    assert len(last) <= 80
+    assert all(cells(line) <= 80 for line in (lines[1], lines[3], last))
     # And where all fits, a lock is one line
     monkeypatch.setenv("COLUMNS", "400")
     call_command("locks", "list", stdout=(terminal := Terminal()))
@@ -104,7 +110,7 @@ def test_a_terminal_of_80_columns_gets_what_is_long_on_a_line_of_its_own(
 def test_locks_are_listed_by_their_state_and_their_age() -> None:
     orphan("z-gone:1")
     taken("b:1")
-    assert locks.hold("a-hold:1", 60, by="alice") is not None
+    assert locks.hold("a-hold:1", 30, by="alice") is not None
     shown = {
         state: [row["name"] for row in run_json("list", "--state", state, "--sort", "age")]
         for state in ("gone", "held", "operator", "overdue")
@@ -113,6 +119,9 @@ def test_locks_are_listed_by_their_state_and_their_age() -> None:
         "gone": ["z-gone:1"], "held": ["z-gone:1", "b:1"], "operator": ["a-hold:1"],
         "overdue": [],
     }  # fmt: skip
+    # Also where others end sooner
+    assert run_json("list", "--limit", "1")[0]["name"] == "a-hold:1"
+    assert len(run_json("list", "--state", "held", "--limit", "1")) == 1
     assert run("list", "--state", "overdue") == "No locks match.\n"
     ages = [row["name"] for row in run_json("list", "--sort", "age", "--limit", "2")]
     assert ages == ["z-gone:1", "b:1"]

@@ -34,10 +34,14 @@ OWNER = Owner(host="web-1", pid=7, task="videos.process", task_id="id-1")
 
 
 def happened(
-    kind: Any = "refused", name: str = "video:1", owner: Owner = OWNER, **fields: Any
+    kind: Any = "refused",
+    name: str = "video:1",
+    owner: Owner = OWNER,
+    at: datetime | None = None,
+    **fields: Any,
 ) -> None:
-    now = datetime.now(timezone.utc)
-    stores["default"].record([Event(kind, name, "default", now, owner, **fields)])
+    at = at or datetime.now(timezone.utc)
+    stores["default"].record([Event(kind, name, "default", at, owner, **fields)])
 
 
 def rows(said: str) -> list[list[str]]:
@@ -86,11 +90,13 @@ def test_equal_events_are_one_line_with_a_count_and_its_time_and_json_has_each()
             for second in range(90)
         ]  # fmt: skip
 
+    before = now - timedelta(seconds=0.5)
     for deed in ("alice", "bob"):
-        happened("cleared", "video:1", by=deed)
-        happened("cleared", "video:1", by=deed)
+        happened("cleared", "video:1", at=before, by=deed)
+        happened("cleared", "video:1", at=before, by=deed)
     stores["default"].record([*skips("video:1"), *skips("video:2"), *skips("video:1", reason="x")])
-    happened("skipped", "video:1", reason="coalesced", count=1000, since=now, seconds=2.0)
+    more: dict[str, Any] = {"count": 1000, "since": now, "seconds": 2.0}
+    happened("skipped", "video:1", at=now, reason="coalesced", **more)
 
     # I expect a line for each of the deeds, and for each kind of the others
     said = [[*row[2:6], row[-1]] for row in rows(run("history"))]
@@ -109,6 +115,18 @@ def test_equal_events_are_one_line_with_a_count_and_its_time_and_json_has_each()
     assert [row[4] for row in rows(run("history", "--task-id", "id-7"))[1:]] == [
         "videos.process[id-7]"
     ] * 3
+
+
+def test_a_count_reaches_back_to_the_first_event_that_it_has() -> None:
+    """Also where that one was many already."""
+    now = datetime.now(timezone.utc)
+    ago = {seconds: now - timedelta(seconds=seconds) for seconds in (60, 120)}
+    many: dict[str, Any] = {"count": 5, "since": ago[120], "seconds": 3.0}
+    stores["default"].record([Event("refused", "video:1", "default", ago[60], OWNER, **many)])
+    stores["default"].record([Event("refused", "video:1", "default", now, OWNER, seconds=2.0)])
+    heads, found = rows(run("history"))
+    said = dict(zip(heads, found, strict=True))
+    assert (said["COUNT"], said["WITHIN"], said["SECONDS"]) == ("6", "2m00s", "3s")
 
 
 def test_why_a_task_was_skipped() -> None:

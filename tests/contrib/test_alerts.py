@@ -74,6 +74,11 @@ def test_the_dashboard_asks_for_each_metric_and_for_nothing_else() -> None:
     assert {name for expr, _ in questions for name, _ in selectors(expr)} == labels().keys()
 
 
+def test_the_page_names_each_metric_and_no_other() -> None:
+    said = re.findall(r"\btasklock_\w+", PAGE.read_text("utf-8"))
+    assert {*said} == labels().keys()
+
+
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.alert)
 def test_a_rule_asks_for_what_there_is_and_leads_to_a_page(rule: Rule) -> None:
     assert unknown(rule.expr, rule.summary) == []

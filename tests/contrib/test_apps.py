@@ -54,6 +54,7 @@ print([name for name in sys.modules if name.startswith((
 """
 COUNTED = """
 import json
+from django_tasklock import locks
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -65,13 +66,15 @@ def work(video_id):
     pass
 
 work(1), work(2)
+locks.hold("report", 60), locks.clear("report")
 (resource,) = reader.get_metrics_data().resource_metrics
-said = {}
+said, bounds = {}, ()
 for metric in resource.scope_metrics[0].metrics:
     for point in metric.data.data_points:
         name = " ".join([metric.name, metric.unit, *point.attributes.values()])
         said[name] = point.value if metric.unit != "s" else point.count
-print(json.dumps([said, 3600.0 in point.explicit_bounds]))
+        bounds = getattr(point, "explicit_bounds", bounds)
+print(json.dumps([said, 3600.0 in bounds]))
 """
 
 
@@ -174,6 +177,7 @@ def test_the_app_for_opentelemetry_counts_the_same_by_the_sdk_of_the_project() -
         f"tasklock.acquires {{acquire}} {lock} acquired": 2,
         f"tasklock.wait s {lock} acquired": 2,
         f"tasklock.hold s {lock} released": 2,
+        "tasklock.locks_cleared {lock} other default cleared": 1,
         # What alerts ask for is there before it happens.
         f"tasklock.acquires {{acquire}} {lock} unavailable": 0,
         f"tasklock.leases_lost {{lease}} {lock} expired": 0,

@@ -233,7 +233,8 @@ def test_lost_rows_are_counted_by_their_model_where_all_are_known(
 ) -> None:
     use_redis()
     lost, registry = "lost_rows app.Job", state()
-    guard = StatusGuard(Job, pk="job", source="queued", to="working", done="done")
+    guard_of = partial(StatusGuard, Job, pk="job", source="queued", done="done")
+    guard = guard_of(to="working")
     with mailroom(redis_server.url) as room:
         room.task(guard=guard)
         assert lost in scrape(registry)
@@ -245,6 +246,13 @@ def test_lost_rows_are_counted_by_their_model_where_all_are_known(
         with monkeypatch.context() as patch:
             silent(patch, "get")
             assert lost not in scrape(registry)
+        # And one row for two tasks, and one of another store
+        fence = guard_of(fence_field="lock_fence", to="claimed")
+        for name in ("film.first", "film.second"):
+            room.task(name=name, guard=fence)
+        Job.objects.create(status="claimed")
+        Job.objects.create(status="claimed", lock_fence=1_700_000_000_000_000)
+        assert scrape(registry)[lost] == 5
     with mailroom(redis_server.url) as room:
         # Given a task whose lock's name does not follow from the row alone
         room.task(guard=guard, lock_name="{job}:{other}")

@@ -106,6 +106,18 @@ class TestWhatIsWritten:
         assert (held.kind, held.by, held.reason, held.seconds) == ("held", "alice", "migration", 90)
         assert refusal.holder == held.owner == Owner(held_by="alice", reason="migration")
 
+    def test_of_an_owner_there_is_what_people_read(self) -> None:
+        """What identifies a process for ever would take half of the room."""
+        lease = taken("video:1")
+        refused()
+        event = only("video:1")
+        assert lease.owner.boot
+        for owner in (event.owner, event.holder):
+            assert owner is not None
+            assert (owner.host, owner.pid) == (lease.owner.host, lease.owner.pid)
+            programs = owner.boot, owner.pidns, owner.timens, owner.start, owner.group
+            assert {*programs} == {None}
+
     def test_what_happened_to_a_task_is_found_by_its_id(self) -> None:
         for task_id in ("id-1", "id-2", "id-3"):
             asked("video:1", task="videos.run", task_id=task_id)

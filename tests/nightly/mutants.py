@@ -78,6 +78,7 @@ QUORUMS = "stores/test_quorum_store.py"
 CLUSTER = "stores/cluster.py"
 CLUSTERS = "stores/test_cluster_store.py"
 ONCE = "top/test_enqueue_once.py"
+ASKED = "operators/test_rows_that_are_asked_about.py"
 
 # fmt: off
 MUTANTS = [Mutant(*each) for each in (
@@ -502,6 +503,23 @@ MUTANTS = [Mutant(*each) for each in (
     ("a guard's rows are all rows of its model", "guards.py",
      "QuerySet(model).filter(self._fresh())", "model._base_manager.filter(self._fresh())",
      GUARDS, "test_48_a_guard_whose_claim_is_not_one_update_is_refused_and_says_what_to_do"),
+    ("a row that another store knows is not called lost", "operators/lost_work.py",
+     "elif not any(stores[", "elif False and not any(stores[",
+     ASKED, "test_a_row_that_another_store_knows_is_sent_on_a_second_word_alone and Redis"),
+    ("a row that another store knows is sent on a second word alone", "cli/doctor.py",
+     'SENT if options["other_store"] else SENT[:-1]', "SENT",
+     ASKED, "test_a_row_that_another_store_knows_is_sent_on_a_second_word_alone and Redis"),
+    ("of several tasks for one row none is sent before it is named", "cli/doctor.py",
+     "times[each.what] == 1", "times[each.what]",
+     ASKED, "test_of_several_tasks_for_one_row_it_is_asked_which"),
+    ("a lease that was not renewed in time is overdue", "operators/holders.py",
+     "if info.renewing and (info.ttl or 0) < ", "if info.renewing and 0 > ",
+     "operators/test_holders.py",
+     "test_a_lease_is_overdue_soon_after_two_thirds_of_its_ttl_are_left"),
+    ("what alerts ask for is there before it happens", "contrib/measures.py",
+     "self._add[metric](0, *lock, *labels)", "pass",
+     "contrib/test_prometheus.py",
+     "test_what_alerts_ask_for_is_there_at_0_from_the_first_acquire_on"),
     ("a row of a run without the lock is not called lost", "operators/lost_work.py",
      "elif (fence or 0) < 0 and store.supports_fence:", "elif False:",
      "operators/test_lost_work.py",

@@ -24,6 +24,7 @@ from tests.findings import fenced, guard, lost, thrown_away
 from tests.inside import (
     asked,
     diagnose,
+    look_at_most,
     new_token,
     operators,
     owner_record,
@@ -112,15 +113,22 @@ def test_an_owner_that_ended_after_its_lock_was_read_is_not_reported(
         assert diagnose() == []
 
 
-def test_a_renewal_that_is_missed_is_a_note_until_it_is_made(room: Mailroom) -> None:
+def test_a_renewal_that_is_missed_is_a_note_until_it_is_made(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its host may have died, and then it says so before the lock ends."""
-    late = owner_record("videos.process") | {"host": "worker-9", "ttl": LONG, "renew": True}
-    token = held_by(late, "video:1", ttl=LONG / 2)
+    store, hours = locks.store, 6 * 3600.0
+    late = owner_record("videos.process") | {"host": "worker-9", "ttl": hours, "renew": True}
+    token = held_by(late, "video:1", ttl=hours / 2)
     said, status = doctor()
     assert said.startswith("overdue (note): video:1\n")
-    assert "not renewed for 30s (due every 20s), ends in " in said
+    assert "not renewed for 3h00m (due every 2h00m), ends in " in said
     assert status == 0
-    locks.store.extend("video:1", token, LONG)
+    # Also one that was made after its lock was read
+    read = list(store.walk())
+    store.extend("video:1", token, hours)
+    assert doctor() == WELL
+    monkeypatch.setattr(store, "walk", lambda: iter(read))
     assert doctor() == WELL
 
 
@@ -188,6 +196,19 @@ def test_a_reservation_whose_message_has_ended_is_said_with_how_to_end_it(room: 
     command = problem.hint.partition("To end it now: manage.py ")[2]
     call_command(*shlex.split(command), interactive=False, stdout=io.StringIO())
     assert doctor() == WELL
+
+
+def test_of_how_many_reservations_the_messages_were_sought_is_said(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_at_most(monkeypatch, 2)
+    task = room.task(unique_while="queued")
+    for job in range(3):
+        thrown_away(room, task.delay(job).id)
+    note, *found = diagnose()
+    assert [each.kind for each in found] == ["reservation"] * 2
+    assert (note.kind, note.serious) == ("reservation", False)
+    assert note.message == "Only the first 2 of 3 were looked at."
 
 
 def test_a_reservation_whose_message_may_be_somewhere_is_right(room: Mailroom) -> None:

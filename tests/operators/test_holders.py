@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from django_tasklock import Lease, LockInfo, lock, locks, signals
 from tests.conftest import UseRedis
 from tests.inside import asked, operators, owner_record
 from tests.steps import LONG, held_by, holder, orphan, taken, waiter
-from tests.waiting import until
 
 meaning, sentence = operators("holders").meaning, operators("holders").sentence
+HOUR = 3600.0
 
 
 def on_another_host() -> None:
@@ -24,9 +25,9 @@ def on_another_host() -> None:
 
 
 def overdue() -> None:
-    """A host that has died: its lease is renewed every 20 s, and nobody has."""
+    """A host that has died: its lease is renewed every two hours, and nobody has."""
     owner = owner_record("videos.process") | {"host": "worker-9", "boot": "another"}
-    held_by(owner | {"ttl": LONG, "renew": True}, "video:1", ttl=LONG / 2)
+    held_by(owner | {"ttl": 6 * HOUR, "renew": True}, "video:1", ttl=3 * HOUR)
 
 
 def by_anna() -> None:
@@ -45,7 +46,7 @@ def cooling() -> None:
 HOLDERS: dict[str, tuple[Callable[[], Any], bool, str]] = {
     "alive": (lambda: taken("video:1"), False, ", ends in "),
     "gone": (lambda: orphan("video:1"), True, ", its process is gone, ends in "),
-    "overdue": (overdue, False, ", not renewed for 30s (due every 20s), ends in "),
+    "overdue": (overdue, False, ", not renewed for 3h00m (due every 2h00m), ends in "),
     "unknown": (on_another_host, False, "Held by worker-9:"),
     "cooling": (cooling, True, f":{os.getpid()}, ends in "),  # Not since when: it is over.
     "detached": (lambda: taken("video:1").detach(LONG), False, "(no run has adopted "),
@@ -72,13 +73,32 @@ def test_each_holder_has_its_words(on_redis: None, kind: str) -> None:
     del kept
 
 
-@pytest.mark.parametrize("renew", [True, False])
-def test_a_lease_that_nobody_has_to_renew_now_is_not_overdue(on_redis: None, renew: bool) -> None:
+@pytest.mark.parametrize(("share", "kind"), [(0.65, "alive"), (0.59, "overdue")])
+def test_a_lease_is_overdue_soon_after_two_thirds_of_its_ttl_are_left(
+    on_redis: None, share: float, kind: str
+) -> None:
+    """Not at once: the renewal is under way then."""
+    held_by(owner_record() | {"ttl": HOUR, "renew": True}, "video:1", ttl=share * HOUR)
+    assert operators("holders").holder_of(holder("video:1")).value == kind
+
+
+def adopted() -> Lease | None:
+    return locks.adopt(taken("video:1", max_hold=LONG).detach(LONG), renew=True)
+
+
+RUNNING_DOWN: dict[str, Callable[[], Any]] = {
+    "not renewed": lambda: taken("video:1", renew=False),
+    "with a max_hold": lambda: taken("video:1", renew=True, max_hold=LONG),
+    "adopted with a max_hold": adopted,
+}
+
+
+@pytest.mark.parametrize("how", RUNNING_DOWN)
+def test_a_lease_that_nobody_has_to_renew_now_is_not_overdue(on_redis: None, how: str) -> None:
     """One that is not renewed runs down; and so does one with a max_hold, at its end."""
-    limit = 3.0 if renew else None
-    lease = taken("video:1", ttl=3.0, renew=renew, max_hold=limit)
-    until(lambda: (holder("video:1").ttl or 0) < 1.0, "less than a third left")
-    assert operators("holders").holder_of(holder("video:1")).value == "alive"
+    lease = RUNNING_DOWN[how]()
+    at_its_end = replace(holder("video:1"), ttl=1.0)
+    assert operators("holders").holder_of(at_its_end).value == "alive"
     del lease
 
 

@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db.models import Q
 from django.utils.timezone import now
 
 from django_tasklock import lock
+from django_tasklock.guards import StatusGuard
 from tests.app.models import Job
 from tests.command import doctor, doctor_json
 from tests.conftest import UseCaches, UseRedis
@@ -18,7 +20,7 @@ from tests.findings import fenced, guard, lost
 from tests.inside import diagnose, look_at_most
 from tests.mailroom import Mailroom, mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, orphan, taken
+from tests.steps import LONG, orphan, silent, taken
 from tests.store_cases import redis_cache
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -133,6 +135,25 @@ def test_of_several_tasks_for_one_row_it_is_asked_which(room: Mailroom) -> None:
     assert doctor("--task", "other.*") == ("Nothing is wrong with other.*.\n", 0)
 
 
+def test_where_no_filter_says_whose_a_row_is_each_task_is_asked_about(room: Mailroom) -> None:
+    """A filter need not fit any more to a row that is claimed."""
+    for number in (1, 2):
+        room.task(name=f"film.{number}", guard=guard(filter=Q(done_count=number)))
+    of = {count: Job.objects.create(status="processing", done_count=count).pk for count in (2, 9)}
+    assert {(each.pk, each.work.task) for each in diagnose()} == {
+        (of[2], "film.2"), (of[9], "film.1"), (of[9], "film.2"),
+    }  # fmt: skip
+
+
+def test_narrowed_to_a_task_it_still_says_that_a_store_does_not_answer(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(monkeypatch, "walk")
+    (found,), status = doctor_json("--task", "film.*")
+    assert found["message"].startswith("The store is unavailable: ")
+    assert status == 1
+
+
 # ------------------------------------------------------------------------------ that wait
 
 
@@ -158,9 +179,36 @@ def test_rows_that_wait_too_long_are_found_and_sent_once_in_that_time(room: Mail
         command = " ".join(words)
         assert found["hint"] == f"Send {task.name} again: manage.py locks doctor {command}"
         assert doctor_json(*words)[0][0]["requeued"] == "sent again"
-        # Its message may wait for longer than a minute
+        # Its message may wait as long as that
         room.redis.delete(room.queue)
         assert doctor_json(*words)[0][0]["requeued"] == "sent a moment ago"
+        (key,) = room.redis.keys(f"*requeued {task.name} {old.pk} *")
+        assert 3600 < room.redis.ttl(key) <= 7200
+
+
+def test_of_several_tasks_for_which_a_row_waits_it_is_asked_which(room: Mailroom) -> None:
+    waits: dict[str, Any] = {"since_field": "uploaded_at"}
+    room.task(name="film.first", guard=fenced(**waits, exclude=Q(done_count=9)))
+    room.task(name="film.second", guard=fenced(**waits, to="busy"), lock_name="second:{job}")
+    room.task(name="film.other", guard=fenced(**waits, source="new", to="cut"))
+    Job.objects.create(uploaded_at=now() - timedelta(hours=3))
+    other = Job.objects.create(uploaded_at=now() - timedelta(hours=3), status="new")
+    # Given also a row of another model, which has the same key
+    users: dict[str, Any] = {"pk": "job", "field": "username", "to": "sent", "done": "done"}
+    users |= {"source": "queued", "since_field": "date_joined"}
+    room.task(name="mail.send", guard=StatusGuard("auth.User", **users))
+    User.objects.create(pk=other.pk, username="queued")
+    words = ("--requeue", "--source-older", "2h")
+    found, status = doctor_json(*words)
+    assert status == 1
+    assert {each["task"]: each["requeued"] for each in found} == {
+        "film.first": None, "film.second": None, "film.other": "sent again",
+    }  # fmt: skip
+    asks = [each["hint"].startswith("Several tasks may work on it. ") for each in found]
+    assert sum(asks) == 2
+    (sent,), status = doctor_json(*words, "--task", "film.second")
+    assert (sent["requeued"], status) == ("sent again", 0)
+    assert [message.task for message in room.waiting()] == ["film.other", "film.second"]
 
 
 def test_where_no_field_says_since_when_rows_wait_that_is_said(room: Mailroom) -> None:

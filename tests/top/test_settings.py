@@ -244,6 +244,10 @@ def test_a_setting_that_nothing_reads(use_redis: UseRedis, name: str) -> None:
             'Write TASKLOCK = {"default": {...}}, with BACKEND, CACHE, KEY_PREFIX, TTL, OPTIO'
             in (message.hint)
         )
+    # Also beside one that is wrong, which it may have been meant for
+    with override_settings(**{name: 60, "TASKLOCK": "redis"}):
+        said = [str(each.id).partition(".")[2] for each in found()]
+    assert said == ["W012", "E001"]
 
 
 class RefusedByItsServer(MemoryStore):

@@ -15,15 +15,13 @@ if last and not (#last == 16 and #fence == 16 and last < fence) then
   if last >= MAX_FENCE then last = 0 end -- Somebody else wrote it.
   if last >= tonumber(fence) then fence = string.format('%.0f', last + 1) end
 end
-if string.sub(name, 1, 1) == ' ' then
-  redis.call('HSET', fences, name, fence) -- It only tries whether a lock can be had.
-else
+if string.sub(name, 1, 1) ~= ' ' then -- Else it only tries whether a lock can be had.
   redis.call('HSET', fences, '', fence, name, fence)
+  redis.call('ZADD', index, ttl == '' and '+inf' or string.format('%d', now / 1000 + ttl), name)
   -- A row whose fence is not between the first and the last one was claimed in another store, or
   -- before this one was emptied.
   if not last then redis.call('HSET', fences, ' first', fence) end
 end
-redis.call('ZADD', index, ttl == '' and '+inf' or string.format('%d', now / 1000 + ttl), name)
 if string.sub(fence, -2) == '77' then
   -- One grant in a hundred removes expired leases from the index: of more than have come since the
   -- last time.

@@ -187,9 +187,9 @@ def _write_what_is_left(url: str, history: History) -> None:
     for key in client.scan_iter(count=1000):
         what: object = f"a {client.type(key)!r}"
         if key == keys.fences:
-            # That of an expired lease goes with its entry in the index.
+            # That of an expired lease goes with its entry in the index. No lock's name has a space.
             indexed = client.zrange(keys.index, 0, -1)
-            what = [x for x in client.hkeys(key) if x.strip() and x not in indexed]
+            what = [x for x in client.hkeys(key) if x and x[:1] != b" " and x not in indexed]
         elif key == keys.index:
             what = client.zrangebyscore(key, client.time()[0] * 1000, "+inf")
         elif key in (keys.history, keys.rare):

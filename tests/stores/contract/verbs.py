@@ -32,6 +32,7 @@ from tests.steps import in_child
 __all__ = ["Forking", "OtherVerbs", "Rewriting", "TakingSeveral"]
 
 SHORT_SECONDS = LONG_SECONDS / 3
+DAY_MICROSECONDS = 24 * 3600 * 10**6
 
 
 class OtherVerbs(ContractTests):
@@ -52,6 +53,16 @@ class OtherVerbs(ContractTests):
             assert answer.holder.token == gate.token
         assert gate.release()
         granted(store, first, owner=owner)
+
+    def test_it_may_have_given_each_fence_that_it_has_given_and_none_of_tomorrow(self) -> None:
+        """By it the doctor tells a row of another store, where the store knows."""
+        store, name = self.make_store(), new_name()
+        own = granted(store, name)
+        assert own.release()
+        fence = own.grant.fence or 0
+        assert store.may_have_given(name, fence)
+        if type(store).may_have_given is not BaseStore.may_have_given:
+            assert not store.may_have_given(name, fence + DAY_MICROSECONDS)
 
     def test_no_permit_is_granted_if_the_lock_is_taken_in_the_last_moment(self) -> None:
         """Between the look at both and the write, in a store where these are two steps."""
