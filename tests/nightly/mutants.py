@@ -510,7 +510,7 @@ MUTANTS = [Mutant(*each) for each in (
      'SENT if options["other_store"] else SENT[:-1]', "SENT",
      ASKED, "test_a_row_that_another_store_knows_is_sent_on_a_second_word_alone and Redis"),
     ("of several tasks for one row none is sent before it is named", "cli/doctor.py",
-     "times[each.what] == 1", "times[each.what]",
+     "times[each.what] < 2", "times[each.what]",
      ASKED, "test_of_several_tasks_for_one_row_it_is_asked_which"),
     ("a lease that was not renewed in time is overdue", "operators/holders.py",
      "if info.renewing and (info.ttl or 0) < ", "if info.renewing and 0 > ",
