@@ -64,7 +64,9 @@ class Unique(Step):
         on_duplicate = options.pop("on_duplicate", task.on_duplicate)
         if "unique_for" in options:
             options["headers"][UNIQUE_FOR] = float(options.pop("unique_for"))
-        if not _concerns(call):
+        # A callback has a parent among its options, but a retry has one too.
+        depends = any(map(options.get, CANVAS)) or (options.get("parent_id") and not call.own)
+        if call.eager or call.anyway or depends:
             return go()
         # A retry has it in its headers.
         seconds = options["headers"].get(UNIQUE_FOR, task.unique_for)
@@ -150,13 +152,6 @@ def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
     if holder.cooling or owner.task != task.name or not owner.runs:
         return False
     return bool(task.acks_late) or owner.alive() is not False
-
-
-def _concerns(call: Call) -> bool:
-    if call.eager or call.anyway or any(call.options.get(option) for option in CANVAS):
-        return False
-    # A callback has a parent among its options, but a retry has one too.
-    return not call.options.get("parent_id") or call.own
 
 
 def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
