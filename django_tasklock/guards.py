@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -15,13 +14,11 @@ from django.db.models import DateTimeField, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
-from ._values.printable import printable
+from ._values.printable import logger, printable
 from ._values.tokens import new_token
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["GuardedRow", "StatusGuard"]
-
-logger = logging.getLogger("django_tasklock")
 
 # How a database that is away answers. It may have carried out what it was told.
 AWAY = (InterfaceError, OperationalError)

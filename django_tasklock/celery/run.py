@@ -11,7 +11,6 @@ children are not. They share memory with it, which was there before they were fo
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from .._engine.waiting import Pause, blocking
 from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import INSIDE
+from .._values.printable import logger
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
 from ..stores.base import Grant, Note, Refusal
@@ -38,8 +38,6 @@ from .message import Message, skip, tell
 from .note import RowTaken, Skip
 from .requeue import come_back, leave_worker, retry_or_raise, wait_for_store, wait_freely
 from .row import Row
-
-logger = logging.getLogger("django_tasklock")
 
 # How often a run that waits looks whether its worker shuts down.
 LOOK_SECONDS = 0.25

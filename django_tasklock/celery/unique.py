@@ -19,7 +19,6 @@ reads anything, and a message that is to be skipped ends it, and tries the lock 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from contextlib import suppress
@@ -31,7 +30,7 @@ from celery import states
 from .._engine.keeper import keeper_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..stores.base import Note
 from ..stores.records import key_of
@@ -40,8 +39,6 @@ from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
 from .run import Again, Run, Step, runs
-
-logger = logging.getLogger("django_tasklock")
 
 # The message header with a call's own ``unique_for``: its retries reserve for the same time.
 UNIQUE_FOR = "tasklock_unique_for"
