@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,13 +14,11 @@ from ._engine.lock import Block
 from ._engine.names import make_name
 from ._engine.waiting import blocking
 from ._values.arguments import checked_seconds, checked_ttl, checked_wait
-from ._values.printable import printable
+from ._values.printable import logger, printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import LockNotAcquired, StoreUnavailable
 
 __all__ = ["cached_once"]
-
-logger = logging.getLogger("django_tasklock")
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -15,23 +14,17 @@ from django.db.models import DateTimeField, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
-from ._values.printable import printable
+from ._values.printable import logger, printable
+from ._values.signatures import signature_of
 from ._values.tokens import new_token
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["GuardedRow", "StatusGuard"]
 
-logger = logging.getLogger("django_tasklock")
-
 # How a database that is away answers. It may have carried out what it was told.
 AWAY = (InterfaceError, OperationalError)
 # Microseconds since 1970, until the year 2286.
 LARGEST_FENCE = 10**16 - 1
-# The arguments of a guard after its model.
-ARGUMENTS = (
-    "pk", "field", "source", "to", "done", "failed", "filter", "exclude", "fence_field",
-    "since_field",
-)  # fmt: skip
 
 
 def mark_of(task_id: Any) -> int:
@@ -108,7 +101,8 @@ class StatusGuard:
                 raise InvalidLockConfig(f"a guard's {what} must be a Q or None, not {given!r}")
 
     def __repr__(self) -> str:
-        values = {name: getattr(self, name) for name in ARGUMENTS}
+        _, *names = signature_of(StatusGuard).parameters  # All but the model.
+        values = {name: getattr(self, name) for name in names}
         given = (f"{name}={value!r}" for name, value in values.items() if value is not None)
         return f"StatusGuard({self.label!r}, {', '.join(given)})"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,14 +15,12 @@ from ._engine.lock import Block
 from ._engine.stopping import call_until_lost, check_can_stop
 from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
-from ._values.printable import printable
+from ._values.printable import logger, printable
 from ._values.signatures import is_generator, signature_of
 from .conf import DEFAULT_ALIAS
 from .exceptions import LeaseLost, StoreUnavailable
 
 __all__ = ["Leading", "lead", "wait_to_lead"]
-
-logger = logging.getLogger("django_tasklock")
 
 T = TypeVar("T")
 

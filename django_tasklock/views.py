@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from ._engine.service import LockOptions
 from ._values.arguments import check_known, checked_template
 from ._values.durations import age
 from ._values.lock_info import LockInfo
-from ._values.printable import printable
+from ._values.printable import logger, printable
 from ._values.signatures import refuse_bare, signature_of
 from .exceptions import LockNotAcquired, StoreUnavailable
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["lock_view"]
-
-logger = logging.getLogger("django_tasklock")
 
 View = TypeVar("View", bound=Callable[..., Any])
 REFUSED = "This is under way already. Try again in a moment."

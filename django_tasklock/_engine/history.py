@@ -10,7 +10,6 @@ The marker of a call of a task that is not run says the same as its event.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,11 +21,10 @@ from typing import Any, Literal
 from .._values import clock
 from .._values.lock_info import Event, Kind, LockInfo, shown
 from .._values.owner import Owner, recorded
+from .._values.printable import logger
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
 from .jobs import MOST_EVENTS, jobs_of
-
-logger = logging.getLogger("django_tasklock")
 
 # How long events come together before they are written.
 BATCH_SECONDS = 1.0

@@ -14,7 +14,6 @@ has a table of its own: it owns nothing of its parent's.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import warnings
 from collections import deque
@@ -28,6 +27,7 @@ from django.dispatch import Signal
 
 from .._values import clock
 from .._values.owner import COOLING, MARK
+from .._values.printable import logger
 from .._values.processes import own_of
 from ..exceptions import StoreUnavailable
 from ..signals import lock_lost, lock_released, tell
@@ -36,8 +36,6 @@ from ..stores.records import Held, note_record
 from .history import note_event
 from .jobs import LOOK_SECONDS, jobs_of
 from .own_token import GIVEN_UP, HELD, LOST, OwnToken
-
-logger = logging.getLogger("django_tasklock")
 
 # A lease is extended after this share of the time that is left of it; after a call that failed,
 # after this share of its ttl.

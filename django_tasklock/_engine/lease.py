@@ -23,7 +23,6 @@ one of them gets: `Keeper.passes`.
 
 from __future__ import annotations
 
-import logging
 import time
 from functools import partial
 from typing import Any, NoReturn
@@ -35,7 +34,7 @@ from .._values.arguments import checked_ttl
 from .._values.handle import Handle, new_mark
 from .._values.lock_info import kept_key, shown
 from .._values.owner import INSIDE, Owner, owner_record, strand_name
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from .._values.slots import base_of, slot_of
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..stores.base import Note
@@ -43,8 +42,6 @@ from .aio import finish
 from .cooling import Cooling, check_lasts
 from .keeper import RAN_OUT, Keeper
 from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, OwnToken
-
-logger = logging.getLogger("django_tasklock")
 
 # Why a lease does not hold its lock that is not lost, by its state.
 WHY = {

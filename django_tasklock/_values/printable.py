@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
+# Where all log lines go.
+logger = logging.getLogger("django_tasklock")
+
 
 def printable(value: object) -> str:
     """Return ``value`` as text with every control or invisible character escaped.

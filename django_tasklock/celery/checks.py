@@ -21,7 +21,7 @@ id        level    condition
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
 from operator import attrgetter
@@ -55,10 +55,10 @@ def check_tasks() -> list[checks.CheckMessage]:
     else:
         messages = check_app()
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
-        configured = configured_stores()
+        configured_stores()
         for task in all_tasks().values():
             is_ours = isinstance(task, LockedTask)
-            found = _check_task(task, configured) if is_ours else _check_other(task)
+            found = _check_task(task) if is_ours else _check_other(task)
             for identity, what, hint in found:
                 messages.append(message(identity, f"task {task.name}: {what}", hint))
         messages += _same_rows()
@@ -93,7 +93,7 @@ def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessa
     return message("E007" if is_of_task else "W005", said, hint)
 
 
-def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Found]:
+def _check_task(task: LockedTask) -> Iterator[Found]:
     if task.config_error:
         hint = "Correct the task. Until you do, no worker starts, and its calls raise this error."
         yield "E007", task.config_error, hint
@@ -111,8 +111,6 @@ def _check_task(task: LockedTask, configured: Mapping[str, Any]) -> Iterator[Fou
             "and to silence this for the task, set acks_late=False."
         )
         yield "W009", what, hint
-    if task.lock_store not in configured:
-        return
     with suppress(InvalidLockConfig, StoreUnavailable):  # The checks of the stores report it.
         store = stores[task.lock_store]
         for limit in task.lock_limits:

@@ -21,7 +21,6 @@ never two bodies. Then the run is skipped. What has returned before the recall c
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,7 +33,7 @@ from .._engine.lease import Lease
 from .._engine.stopping import recalled_for
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
@@ -43,8 +42,6 @@ from .note import Skip
 from .options import TaskOptions
 from .requeue import wait_for_lock
 from .run import Run, Step
-
-logger = logging.getLogger("django_tasklock")
 
 NANOSECONDS = 1_000_000_000
 # How long after its time a message may start that has replaced others, and how long after the last

@@ -130,16 +130,12 @@ def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]
         nowhere: set[str] = set()
         with suppress(Exception):  # A router of the project's.
             queues = {queue_of_calls(tasks[job.task]) for job in some}
-            _seek_in_time(app, {job.task_id for job in some}, queues, nowhere)
+            of = app, {job.task_id for job in some}, queues, nowhere
+            # In a thread, since a broker may never answer: no exit waits for a daemon.
+            seeker = threading.Thread(target=_seek, args=of, daemon=True)
+            seeker.start()
+            seeker.join(SEEK_SECONDS)
         yield from ((job, False) for job in some if job.task_id in nowhere)
-
-
-def _seek_in_time(*where: Any) -> None:
-    """`_seek` for `SEEK_SECONDS` at most, in a thread, since a broker may never answer: no exit
-    waits for a daemon."""
-    seeker = threading.Thread(target=_seek, args=where, daemon=True)
-    seeker.start()
-    seeker.join(SEEK_SECONDS)
 
 
 def _seek(app: Any, ids: set[str], queues: set[str], nowhere: set[str]) -> None:

@@ -7,7 +7,6 @@ we requeued it.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from datetime import timezone
 from enum import Enum
@@ -24,7 +23,7 @@ from .._engine.keeper import keeper_of
 from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from .._values.tokens import token_from
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
@@ -32,8 +31,6 @@ from .call import BESIDE, HEADER, LEASE, REFUSED, RESERVED, is_of, named_by
 from .naming import Names
 from .note import Attempts, Skip
 from .options import Limit, TaskOptions
-
-logger = logging.getLogger("django_tasklock")
 
 
 class Origin(Enum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from django.utils.functional import cached_property
 
@@ -204,6 +204,8 @@ class TaskOptions(WorkerTask):
 
     # What `check_class` found while Celery made all tasks; "": nothing.
     config_error = ""
+    # What ``on_conflict`` says: `LockedTask` knows the classes.
+    conflict = cast("Any", None)
 
     def check_made(self) -> None:
         """Raise `InvalidLockConfig` if an option is wrong: the task cannot be used."""
@@ -215,11 +217,6 @@ class TaskOptions(WorkerTask):
         """How the calls of this task name their locks. Raises as `check_made` does."""
         self.check_made()
         return Naming(type(self))
-
-    @property
-    def conflict(self) -> Any:
-        """What ``on_conflict`` says: `LockedTask` knows the classes."""
-        raise NotImplementedError
 
     @cached_property
     def locks(self) -> LockService:

@@ -5,7 +5,6 @@ The note of its runs says it, and the result backend, if there is one.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 from celery import states
@@ -15,14 +14,13 @@ from .._compat.celery import counts_parts_once
 from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
+from .._values.printable import logger
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
 from .note import CameBack
 from .requeue import FIRST_DELAY_SECONDS, come_back
 from .row import is_own_loss
 from .run import Again, Run, Step
-
-logger = logging.getLogger("django_tasklock")
 
 # After this time a redelivery checks again whether the first run has stored its result; doubled
 # with each check.

@@ -10,7 +10,6 @@ cleared: it ends with its ttl, since nothing renews it, and the job's message is
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from _thread import start_new_thread
@@ -37,6 +36,7 @@ from .._compat.celery_worker import (
 from .._engine.acquiring import BY_WORKER
 from .._engine.jobs import finish_jobs
 from .._values.lock_info import LockInfo
+from .._values.printable import logger
 from .._values.slots import permit_names
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable, TooManyAttempts
@@ -46,8 +46,6 @@ from .message import Message, tell
 from .note import CameBack
 from .options import TaskOptions
 from .row import Row
-
-logger = logging.getLogger("django_tasklock")
 
 # What says that the child of a run is dead, or is being ended.
 DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)

@@ -12,7 +12,6 @@ guessed.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from contextlib import suppress
@@ -25,14 +24,13 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from .._compat.celery import delays_natively, queue_of, raise_as_body, trouble_of_backend
 from .._values.durations import age
 from .._values.lock_info import LockInfo
+from .._values.printable import logger
 from .._values.tokens import chance
 from ..exceptions import RequeueFailed, StoreUnavailable
 from .call import HEADER, MOMENT, REFUSED, SERIALIZER, whole_seconds
 from .message import Message, Origin, tell
 from .note import CameBack
 from .options import TaskOptions
-
-logger = logging.getLogger("django_tasklock")
 
 # The shortest delay of a message that waits for its lock, or for a store that does not answer.
 FIRST_DELAY_SECONDS = 0.5

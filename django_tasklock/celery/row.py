@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
 from django.db import DatabaseError
 
 from .._engine.lease import Lease
+from .._values.printable import logger
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
 from .message import Message, Origin
 from .note import CameBack, RowTaken, Skip
 from .requeue import retry_or_raise
-
-logger = logging.getLogger("django_tasklock")
 
 
 class Row(GuardedRow):

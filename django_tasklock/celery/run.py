@@ -11,7 +11,6 @@ children are not. They share memory with it, which was there before they were fo
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +25,11 @@ from .._engine.acquiring import Acquiring
 from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
 from .._engine.stopping import call_until_lost
-from .._engine.waiting import Pause, Steps, blocking
+from .._engine.waiting import Pause, blocking
 from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import INSIDE
+from .._values.printable import logger
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
 from ..stores.base import Grant, Note, Refusal
@@ -38,8 +38,6 @@ from .message import Message, skip, tell
 from .note import RowTaken, Skip
 from .requeue import come_back, leave_worker, retry_or_raise, wait_for_store, wait_freely
 from .row import Row
-
-logger = logging.getLogger("django_tasklock")
 
 # How often a run that waits looks whether its worker shuts down.
 LOOK_SECONDS = 0.25
@@ -239,11 +237,15 @@ class Run:
         task, message = self.task, self.message
         how = task.how(wait, message.named.slots)
         kind = AcquiringInQueue if message.queued else Acquiring
-        return waited_for(message, kind(
+        acquiring = kind(
             how, message.name, self.use,
             task.naming.template, message.attempts.token, message.attempts.note_of_start(),
             tries=message.count("tries"),
-        ).steps())  # fmt: skip
+        )  # fmt: skip
+        try:
+            return blocking(acquiring.steps(), _wait if message.queued else Pause.wait)
+        except _ShutsDown:
+            leave_worker(message)
 
     def perform(self, lease: Lease | None, report: Any = None, *, starts: bool = True) -> Any:
         """Start, claim, body, finish; and whatever happens, the release. Without a lease, on the
@@ -353,15 +355,6 @@ _shared = mmap.mmap(-1, 8)
 
 class _ShutsDown(Exception):
     """The worker of a run that waits shuts down."""
-
-
-def waited_for(message: Message, steps: Steps[Lease | LockInfo]) -> Lease | LockInfo:
-    """Make the steps of an acquire, for a run of this message. Returns and raises what they do; at
-    a shutdown of the worker it raises what `leave_worker` raises."""
-    try:
-        return blocking(steps, _wait if message.queued else Pause.wait)
-    except _ShutsDown:
-        leave_worker(message)
 
 
 def _wait(pause: Pause) -> Grant | Refusal | None:

@@ -19,7 +19,6 @@ reads anything, and a message that is to be skipped ends it, and tries the lock 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from contextlib import suppress
@@ -31,7 +30,7 @@ from celery import states
 from .._engine.keeper import keeper_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..stores.base import Note
 from ..stores.records import key_of
@@ -40,8 +39,6 @@ from .message import state_of, tell
 from .note import Skip
 from .options import TaskOptions
 from .run import Again, Run, Step, runs
-
-logger = logging.getLogger("django_tasklock")
 
 # The message header with a call's own ``unique_for``: its retries reserve for the same time.
 UNIQUE_FOR = "tasklock_unique_for"
@@ -64,7 +61,9 @@ class Unique(Step):
         on_duplicate = options.pop("on_duplicate", task.on_duplicate)
         if "unique_for" in options:
             options["headers"][UNIQUE_FOR] = float(options.pop("unique_for"))
-        if not _concerns(call):
+        # A callback has a parent among its options, but a retry has one too.
+        depends = any(map(options.get, CANVAS)) or (options.get("parent_id") and not call.own)
+        if call.eager or call.anyway or depends:
             return go()
         # A retry has it in its headers.
         seconds = options["headers"].get(UNIQUE_FOR, task.unique_for)
@@ -150,13 +149,6 @@ def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
     if holder.cooling or owner.task != task.name or not owner.runs:
         return False
     return bool(task.acks_late) or owner.alive() is not False
-
-
-def _concerns(call: Call) -> bool:
-    if call.eager or call.anyway or any(call.options.get(option) for option in CANVAS):
-        return False
-    # A callback has a parent among its options, but a retry has one too.
-    return not call.options.get("parent_id") or call.own
 
 
 def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:

@@ -54,27 +54,27 @@ class Contract(ABC):
     were checked before.
     """
 
+    #: a change compares and writes in one step on the server
     atomic_release: ClassVar[bool] = True
-    """a change compares and writes in one step on the server"""
+    #: so do several changes of one `put`. Otherwise they are made in their order, and those that
+    #: were made are undone if a later one cannot be
     puts_together: ClassVar[bool] = True
-    """so do several changes of one `put`. Otherwise they are made in their order, and those that
-    were made are undone if a later one cannot be"""
+    #: `list` works
     supports_listing: ClassVar[bool] = True
-    """`list` works"""
+    #: a new lease has a number, greater than that of every earlier lease of its lock
     supports_fence: ClassVar[bool] = True
-    """a new lease has a number, greater than that of every earlier lease of its lock"""
+    #: they are microseconds since the epoch, by the server's clock, or a little more
     fences_are_times: ClassVar[bool] = False
-    """they are microseconds since the epoch, by the server's clock, or a little more"""
+    #: `waiter` returns a `Waiter`, which is handed the lock without polling
     supports_waiting: ClassVar[bool] = False
-    """`waiter` returns a `Waiter`, which is handed the lock without polling"""
+    #: `record` and `events` work; False also where the settings have turned the history off
     supports_history: bool = False
-    """`record` and `events` work; False also where the settings have turned the history off"""
+    #: the locks are keys of the cache that CACHE names; the system checks look at that cache
     uses_cache: ClassVar[bool] = False
-    """the locks are keys of the cache that CACHE names; the system checks look at that cache"""
+    #: the keys that OPTIONS may have, beside those of the base classes
     known_options: ClassVar[frozenset[str]] = frozenset({"TAKEOVER"})
-    """the keys that OPTIONS may have, beside those of the base classes"""
+    #: the longest ttl that a lease can have, in seconds. None if there is no limit
     longest_ttl: float | None = None
-    """the longest ttl that a lease can have, in seconds. None if there is no limit"""
 
     def __init__(self, settings: StoreSettings) -> None:
         """Make the store of one alias.
@@ -94,11 +94,11 @@ class Contract(ABC):
             raise settings.wrong(
                 f"it has no option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
             )
+        #: Whether a lock whose owner is known to be dead is taken at once. Off for work that
+        #: leaves subprocesses behind.
         self.takeover: bool = settings.option(
             "TAKEOVER", True, lambda given: isinstance(given, bool), "a bool"
         )
-        """Whether a lock whose owner is known to be dead is taken at once. Off for work that
-        leaves subprocesses behind."""
 
     # The three methods of a store.
 

@@ -30,10 +30,9 @@ def text_of(event: Event) -> str:
     """The text of an event, without its store and its time."""
     written: dict[str, Any] = {"kind": event.kind, "name": event.name}
     written |= _present({"seconds": event.seconds, "by": event.by, "reason": event.reason})
-    if event.count > 1:
+    if event.since is not None:  # It is several.
         written["count"] = event.count
-        if event.since is not None:
-            written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
+        written["within"] = round(max(0.0, (event.at - event.since).total_seconds()), 3)
     written["owner"] = _present(event.owner.as_dict())
     if event.holder is not None:
         written["holder"] = _present(event.holder.as_dict())

@@ -56,9 +56,9 @@ class CannotSubscribe(Exception):
 class Waiter(Protocol):
     """One caller that waits for a lock, or for one of several, and its entry in the wait queue."""
 
+    #: how many were before it in the queue when it asked last; 0 if it was told since that it is
+    #: the next. The next one looks at once whether a holder has died, the others now and then
     ahead: int
-    """how many were before it in the queue when it asked last; 0 if it was told since that it is
-    the next. The next one looks at once whether a holder has died, the others now and then"""
 
     @property
     def ready(self) -> bool:

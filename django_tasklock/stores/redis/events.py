@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -11,13 +10,12 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ..._values.lock_info import RARE, Event
+from ..._values.printable import logger
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..event_text import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
 from .keys import Keys
-
-logger = logging.getLogger("django_tasklock")
 
 # The store's option: how many events each stream keeps; 0: none.
 HISTORY_OPTION = "HISTORY"
