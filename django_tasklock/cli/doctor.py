@@ -55,7 +55,7 @@ def doctor(command: BaseCommand, **options: Any) -> None:
         for problem in sorted(diagnose(aliases, options["source_older"]), key=weight_of)
         if fnmatchcase(problem.about.task or options["task"], options["task"])
     ]
-    # And no row of which it is not known whose it is.
+    # A row of another store is sent on a second word. One that may be another task's is not sent.
     sends = SENT if options["other_store"] else SENT[:-1]
     times = Counter(each.what for each in problems if isinstance(each, LostRow) and each.asks)
     sent = (sends if options["requeue"] and times[each.what] < 2 else () for each in problems)

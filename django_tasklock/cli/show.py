@@ -206,7 +206,7 @@ def _event_cells(event: Event) -> Row:
         by = " ".join(filter(None, (place, task_words(holder))))
     return {
         "AGE": since(event.at),
-        "AT": moment(event.at)[-8:],  # No column so narrow is cut; its age says which day it was.
+        "AT": moment(event.at)[-8:],  # Its age says which day it was.
         "WHAT": event.kind,
         "COUNT": f"{event.count:,}" if event.count > 1 else None,
         "WITHIN": within(event),
