@@ -1,4 +1,4 @@
-"""Text that anybody may have written, as it is safe to show: in log lines, commands and pages."""
+"""Text that anybody may have written, as it is safe to show; and the logger that shows it."""
 
 from __future__ import annotations
 

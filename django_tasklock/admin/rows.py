@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest
 from django.utils.translation import gettext, gettext_lazy
 
 from .._engine.service import locks
+from .._values.arguments import checked_name
 from .._values.lock_info import LockInfo
 from ..models import Lock
 from ..operators.held import digest_of
@@ -31,9 +32,8 @@ def seen_lock(lock_id: str) -> Lock:
     try:
         store, name, digest = Lock.parts_of(lock_id)
         service = locks.using(store)
-        info = service.get(name)
-        if digest:
-            info = service.store.find_lease([name], lambda each: digest_of(each) == digest)
+        seen = [checked_name(name)], lambda each: digest_of(each) == digest
+        info = service.store.find_lease(*seen) if digest else service.get(name)
     except ValueError as error:
         raise Http404(str(error)) from error
     return Lock.named(store, name, digest) if info is None else lock_of(info)

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._values.durations import duration
 from .._values.owner import Owner
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from ..signals import lock_cleared, lock_contended, lock_held, lock_lost
 
 if TYPE_CHECKING:
     # Every process that has the app connects the receivers, and most take no lock.
     from .._engine.lease import Lease
     from .._values.lock_info import LockInfo
-
-logger = logging.getLogger("django_tasklock")
 
 # Of more that are cleared together there is one line, with the first names.
 MOST_NAMED, FIRST_NAMES = 20, 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -14,7 +13,7 @@ from django.db import connections, router, transaction
 from django.db.models import Model, Q
 
 from .._values.lock_info import LockInfo
-from .._values.printable import printable
+from .._values.printable import logger, printable
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..stores import stores
@@ -24,8 +23,6 @@ from .work import Explanation, Work, tasks
 
 # By so much the clocks of the store and of this host may differ.
 CLOCKS_DIFFER_SECONDS = 60.0
-
-logger = logging.getLogger("django_tasklock")
 
 
 def row_if_known(info: LockInfo) -> tuple[Model, StatusGuard] | None:
