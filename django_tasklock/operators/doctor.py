@@ -190,11 +190,7 @@ def _message_gone(job: QueuedJob, *, ended: bool) -> GoneMessage:
 
 
 def _server(store: BaseStore) -> Iterator[Problem]:
-    found = list(store.check())
-    if not found and (reason := store.cannot_write()):
-        message = gettext("It grants no locks: %(reason)s") % {"reason": reason}
-        yield Problem("server", store.alias, message, about=About(store=store.alias))
-    for finding in found:
+    for finding in store.check():
         if f"django_tasklock.{finding.id}" not in settings.SILENCED_SYSTEM_CHECKS:
             said = finding.message, finding.hint, finding.serious
             yield Problem("server", store.alias, *said, About(store=store.alias))

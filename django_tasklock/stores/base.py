@@ -288,6 +288,12 @@ class BaseStore(Contract):
             return getattr(error, "reason", str(error))
         return ""
 
+    def check(self) -> Iterable[Finding]:
+        yield from super().check()
+        if reason := self.cannot_write():
+            mend = "Do what the message says. Until then each acquire raises StoreUnavailable."
+            yield Finding("write", True, f"no lock can be acquired: {reason}", mend)
+
     # Notes and reservations, texts under keys of their own: by notes tasks recognise a redelivery,
     # by reservations they keep duplicates out of the queue.
 
