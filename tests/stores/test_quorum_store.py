@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +15,7 @@ from django.core.cache import caches
 from django_tasklock import InvalidLockConfig, Lease, StoreUnavailable, lock, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Extension, Grant, Note, Refusal
+from django_tasklock.stores.quorum import QuorumStore
 from django_tasklock.stores.records import FREE, Change, new_record
 from tests.conftest import UseCaches
 from tests.greenlets import BUSY, LIBRARIES, run_in_greenlets
@@ -254,6 +257,26 @@ def test_an_interrupted_call_leaves_nothing_behind(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Interrupt), signalled(Interrupt(), 0.1):
         locks.acquire("video:1", ttl=LONG)
     until(lambda: having("video:1") == "")
+
+
+def test_its_threads_end_with_it() -> None:
+    """Also those that a call has started after `close_idle`: the last one, of a thread that looks
+    after leases, may come then."""
+    before = {*threading.enumerate()}
+    store = QuorumStore(stores.settings["default"])
+    for _ in range(2):
+        assert isinstance(store.acquire(["video:1"], OURS, LONG, owner_record()), Grant)
+        assert store.release("video:1", OURS)
+        store.close_idle()
+    assert not store.release("video:1", OURS)
+    assert [each for each in threading.enumerate() if each not in before]
+
+    def ended() -> bool:
+        gc.collect()
+        return not [each for each in threading.enumerate() if each not in before]
+
+    del store
+    until(ended, "the end of its threads")
 
 
 def test_findings_name_the_members(silent: Silent) -> None:

@@ -66,11 +66,20 @@ class Member:
             return  # Two were started at the same time.
         while (call := self._calls.get()) is not None:
             call()
+            del call  # It refers to the quorum, which would not be collected while nobody calls.
 
 
-def members_of(stores: Sequence[BaseStore]) -> OfProcess[Sequence[Member]]:
+class Members(list[Member]):
+    """Those of one process. Their threads end when nobody refers to it any more, nor calls them."""
+
+    def __del__(self) -> None:
+        for member in self:
+            member.stop()
+
+
+def members_of(stores: Sequence[BaseStore]) -> OfProcess[Members]:
     """Return the members: a forked child has none of its parent's threads."""
-    return OfProcess(lambda: [*map(Member, stores)])
+    return OfProcess(lambda: Members(map(Member, stores)))
 
 
 class Answers(NamedTuple):

@@ -316,9 +316,7 @@ class QuorumStore(BaseStore):
         self._assert_answered(failed)
 
     def close_idle(self) -> None:
-        old, self._members = self._members, members_of(self._stores)
-        for member in old.own():
-            member.stop()
+        self._members = members_of(self._stores)  # The threads of the old ones end.
 
     def _unavailable(self, failed: Mapping[Member, str]) -> StoreUnavailable:
         answered = f"{self.size - len(failed)} of its {self.size} members answered"
