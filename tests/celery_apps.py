@@ -29,12 +29,21 @@ def disconnect(app: Any) -> None:
 
 @contextmanager
 def apps_end() -> Iterator[None]:
-    """Forget the apps that are made meanwhile, but for those of whole sites, which are modules."""
-    before = active_apps()
+    """Forget the apps that are made meanwhile, but for those of whole sites, which are modules.
+
+    One that is closed gets no later ``@shared_task``. So it does not stay the current app, or the
+    default one, where each is looked for: in a Django project Celery makes the first app its
+    default.
+    """
+    celerys: Any = _state
+    before, current, default = active_apps(), celerys._tls.current_app, celerys.default_app
     yield
     # Celery's fallback is made at the first use, and stays the current app of all later tests.
-    celerys: Any = _state
     before.append(celerys.default_app)
     for app in active_apps():
         if not app._fixups and not any(app is each for each in before):
             forget(app)
+    if celerys._tls.current_app not in active_apps():
+        celerys._set_current_app(current)
+    if celerys.default_app not in active_apps():
+        celerys.set_default_app(default)
