@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from kazoo.security import make_digest_acl
+from kazoo.security import make_acl, make_digest_acl
 
 from django_tasklock import StoreUnavailable, locks
 from django_tasklock.stores.base import Note, Refusal
@@ -283,6 +284,17 @@ def test_without_the_rights_the_error_names_the_option(store: ZooKeeperStore, ot
     other.create(store.prefix, acl=[make_digest_acl("us", "secret", all=True)])
     asks = (lambda: locks.acquire("video:1"), locks.list, lambda: list(store.check()))
     unavailable(*asks, says=r"NoAuth.*AUTH")
+
+
+def test_a_path_that_may_only_be_read_is_found_by_the_check(
+    store: ZooKeeperStore, other: Any
+) -> None:
+    assert list(store.check()) == []
+    other.set_acls(store.prefix, [make_acl("world", "anyone", read=True)])
+    assert locks.list() == []
+    (finding,) = store.check()
+    assert (finding.id, finding.serious) == ("write", True)
+    assert re.search("no lock can be acquired: .*NoAuth", finding.message)
 
 
 @pytest.mark.nightly
