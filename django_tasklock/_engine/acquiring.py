@@ -114,7 +114,8 @@ class Acquiring:
 
     ``template``: what the name was filled from. ``token``: one that `new_token` made, for a process
     that releases what another process acquires. ``note``: the store writes it with the lease, on
-    most stores in the same round trip, unless its key has another text: `Use.note_kept`.
+    most stores in the same round trip, unless its key, that of `BaseStore.keyed_note`, has
+    another text: `Use.note_kept`.
     ``record``: the owner's; None: that of `Use.record`; it is changed. ``tries``: how often its
     message was requeued.
     """
@@ -184,8 +185,6 @@ class Acquiring:
         record["ttl"], record["renew"] = ttl, how.renew if how.max_hold is None else None
         if how.slots > 1:
             record["slots"] = how.slots
-        if note is not None:
-            note = note._replace(key=store.keyed_note(note.key))
         self.began, self.keeper = clock.now(), keeper_of(store)
         of = ref(self.use, self.keeper.jobs.vanished.append)
         keyed = tuple(map(store.keyed, names))

@@ -209,9 +209,8 @@ class Lease:
                 return keeper.give_back(own)
             if not self.lasts or not keeper.passes(own, RELEASED):
                 return False
-            if _note is not None:
-                # As the renewal thread, which has no tenant, can write it.
-                own.note = _note._replace(key=keeper.store.keyed_note(_note.key))
+            # Under a key of `keyed_note`: the renewal thread, which has no tenant, may write it.
+            own.note = _note
             own.renew = False
             if own.cooling is not None or not keeper.store.atomic_release:
                 # An extension that is under way would write the lease again.

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from os import getpid
@@ -17,6 +18,7 @@ from .arguments import LONGEST_TEXT_BYTES
 from .printable import printable
 from .processes import DEAD, boot_id, group_lives, pid_namespace, start_of, time_namespace
 from .slots import LARGEST_SLOTS
+from .tokens import token_of
 
 # a key of an operator's record, and of no other
 HELD_BY = "held_by"
@@ -35,6 +37,8 @@ REASON = "reason"
 LARGEST_PID = 2**31 - 1
 # The kernel rounds starts: those of one process may differ by so much.
 SAME_START_TICKS = 2
+# Of a digest: with 36 bits, one in 69 billion of other places looks like this one.
+PLACE_CHARACTERS = 6
 # How long a process goes by what it has last read of itself.
 KNOWN_SECONDS = 1.0
 
@@ -204,6 +208,7 @@ def place(owner: Owner) -> str:
 
 
 _this_process: dict[str, Any] = {}
+_place = ""
 # When that was last read, on the clock that a checkpoint does not stop.
 _read_at = 0.0
 
@@ -252,6 +257,22 @@ def recorded(value: object) -> str:
     return f"{plain[: LONGEST_TEXT_BYTES - 36].decode(errors='ignore')}...{digest}"
 
 
+def process_words() -> str:
+    """This process as a short text, for `lives`."""
+    here = this_process()
+    return f"{here['pid']} {here['start']} {_place}"
+
+
+def lives(words: str) -> bool | None:
+    """Whether the process lives that has these `process_words`; None where this process cannot know
+    that."""
+    with suppress(ValueError):
+        pid, start, where = words.split(" ")
+        owner = Owner(**{**this_process(), "pid": int(pid), "start": int(start)})
+        return owner.alive() if where == _place else None
+    return None
+
+
 def this_process() -> dict[str, Any]:
     """The fields that are the same for the whole process. Not to be changed.
 
@@ -264,7 +285,7 @@ def this_process() -> dict[str, Any]:
 
 
 def _read_this_process() -> None:
-    global _read_at
+    global _read_at, _place
     pid, _read_at = getpid(), time.time()
     # One step of the interpreter: other threads find the old ones, or the new ones.
     _this_process.update(
@@ -275,3 +296,6 @@ def _read_this_process() -> None:
         timens=time_namespace(),
         start=start_of(pid),
     )
+    # All of it that is the same for the processes that can know of each other whether they live.
+    where = " ".join(str(_this_process[name]) for name in ("host", "boot", "pidns", "timens"))
+    _place = token_of(where)[:PLACE_CHARACTERS]

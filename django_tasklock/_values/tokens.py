@@ -20,6 +20,12 @@ chance = SystemRandom()
 new_token: Callable[[], str] = partial(token_urlsafe, 16)
 
 
+def token_of(text: str) -> str:
+    """Return what identifies a text, in the form of a token."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return digest[:TOKEN_CHARACTERS]
+
+
 def token_from(token: str, number: int) -> str:
     """Return the token of another lease, which every process can make that knows this one."""
-    return hashlib.sha256(f"{token} {number}".encode()).hexdigest()[:TOKEN_CHARACTERS]
+    return token_of(f"{token} {number}")

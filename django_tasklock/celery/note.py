@@ -12,16 +12,15 @@ runs that end because the worker does.
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
+import re
 from typing import Any, Literal, NamedTuple
 
 from celery.exceptions import Ignore, Retry
 from django.utils.functional import cached_property
 
 from .._engine.service import LockService
-from .._values.owner import Owner, owner_record
-from .._values.tokens import new_token
+from .._values.owner import Owner, process_words
+from .._values.tokens import new_token, token_of
 from ..stores.base import Note
 
 # How long the note of an ended run is kept where a result backend also knows the result: longer
@@ -34,7 +33,10 @@ END_NOTE_SECONDS = 3600.0
 START_NOTE_SECONDS = 86400.0
 
 # The text where the run ended in a retry or was replaced by another task: no result will come.
-WENT_ON = '{"went_on": true}'
+WENT_ON = "w"
+# What a text says by its first letter. A number of starts follows, a space, and whose they are.
+SAYS: dict[str, Any] = {"w": "went on", "e": "ended", "s": "started"}
+_note = re.compile(r"w|[es]([0-9]{1,9}) ([ -~]+)").fullmatch
 
 
 class Skip(Exception):
@@ -61,23 +63,17 @@ class RunNote(NamedTuple):
     starts: int = 0
     # How the last run is known to have gone.
     says: Literal["went on", "ended", "started", "nothing"] = "nothing"
-    # The process in which it has ended; None: it has not ended.
-    ended_in: Owner | None = None
-    # The token of the delivery that wrote the last start.
+    # Of a start: the token of the delivery that wrote it. Of an end: the `process_words` of the
+    # process, which may still store the result.
     by: str = ""
 
     @classmethod
     def read(cls, text: str | None) -> RunNote:
         """Return the note with this text. A text that is not a note counts as empty."""
-        with suppress(ValueError, AttributeError, TypeError, RecursionError):
-            record = json.loads(text or "{}")
-            starts, ended = record.get("starts"), record.get("pid") is not None
-            starts = starts if type(starts) is int and starts > 0 else 0
-            ended_in = Owner.of_anybody(record) if ended else None
-            says: Any = "ended" if ended else "started" if starts else "nothing"
-            says = "went on" if record.get("went_on") is True else says
-            return cls(starts, says, ended_in, str(record.get("by", "")))
-        return cls()
+        read = _note(text or "")
+        if text is None or read is None:
+            return cls()
+        return cls(int(read[1] or 0), SAYS[text[0]], read[2] or "")
 
 
 class Attempts:
@@ -95,10 +91,7 @@ class Attempts:
         self, locks: LockService, request: Any, ours: dict[str, Any], *, counts: bool, again: bool
     ) -> None:  # fmt: skip
         self._locks, self.counts, self.again = locks, counts, again
-        # A task id may be used again: when it was sent distinguishes one sending from another. A
-        # replacement has the id of the task that it replaces.
-        tried = request.id, request.retries, request.replaced_task_nesting, ours.get("sent")
-        self._try = "{}:{}.{}:{}".format(*(each or 0 for each in tried))
+        self._request, self._sent = request, ours.get("sent")
         # Of this delivery, which its lease has too: the worker's main process has drawn it.
         self.token = ours.get("token") or new_token()
         # The note, and its text, by which the message was judged.
@@ -109,7 +102,11 @@ class Attempts:
     @cached_property
     def key(self) -> str:
         """The store's name for the note."""
-        return self._locks.store.keyed_note(f"run {self._try}")
+        # A task id may be used again: when it was sent distinguishes one sending from another. A
+        # replacement has the id of the task that it replaces.
+        of = self._request
+        tried = f"{of.id}:{of.retries or 0}.{of.replaced_task_nesting or 0}:{self._sent or 0}"
+        return self._locks.store.keyed_note(f"r{token_of(tried)}")
 
     # ------------------------------------------------------------------------ in the run
 
@@ -141,9 +138,8 @@ class Attempts:
         if not self.counts:
             return None
         if error is None or isinstance(error, Skip):
-            record = json.dumps({**owner_record(), "starts": self.counted})
             ttl = END_NOTE_WITH_RESULT_SECONDS if keeps_results else END_NOTE_SECONDS
-            return Note(self.key, record, ttl)
+            return Note(self.key, f"e{self.counted} {process_words()}", ttl)
         if isinstance(error, Retry | Ignore) and not isinstance(error, CameBack):
             # A message that this run sent continues its work (`Task.retry`, `replace`).
             return Note(self.key, WENT_ON, END_NOTE_SECONDS)
@@ -189,5 +185,5 @@ class Attempts:
     def _started(self, starts: int, by: str | None = None) -> Note:
         """The note after so many starts. After none its text is empty, which removes it."""
         # Its own text: if an acquire turns out to be in vain, nobody else's note is removed.
-        text = json.dumps({"starts": starts, "by": by or self.token}) if starts else ""
+        text = f"s{starts} {by or self.token}" if starts else ""
         return Note(self.key, text, START_NOTE_SECONDS)

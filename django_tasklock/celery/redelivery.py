@@ -14,6 +14,7 @@ from .._compat.celery import counts_parts_once
 from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
+from .._values.owner import lives
 from .._values.printable import logger
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
@@ -53,7 +54,7 @@ class Redelivery(Step):
             # A failure that is stored after the run has ended is a failure to store the result.
             case "ended", None | states.FAILURE | states.REVOKED:
                 _drop(message, "its run has ended")
-            case "ended", _ if note.ended_in and note.ended_in.alive() is not False:
+            case "ended", _ if lives(note.by) is not False:
                 _check_later(message)
             case "ended", _:
                 # The process died before it could store the result: the run does not count, unless

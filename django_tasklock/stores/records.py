@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha1, sha256
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
 from .._values.lock_info import LockInfo, shown
 from .._values.owner import SINCE, Owner
-from .._values.tokens import TOKEN_CHARACTERS
+from .._values.tokens import TOKEN_CHARACTERS, token_of
 
 Record = Mapping[str, Any]
 
@@ -237,6 +237,22 @@ def record_of(value: bytes | str) -> Record | None:
     return read if type(read) is dict and _is_ours(read) else None
 
 
+def plain_note(record: Record) -> bytes:
+    """Return a note as a store may write it in less space: its token, and its text."""
+    return f"{record['token']}{record['text']}".encode("utf-8", "surrogatepass")
+
+
+def note_of(value: bytes) -> Record | None:
+    """Return the record in a note's value, which is that of a `plain_note`, or as `record_of`."""
+    if len(value) <= LONGEST_RECORD_BYTES:
+        with suppress(UnicodeDecodeError):
+            plain = value.decode("utf-8", "surrogatepass")
+            record = note_record(plain[TOKEN_CHARACTERS:])
+            if record["token"] == plain[:TOKEN_CHARACTERS]:
+                return record
+    return record_of(value)
+
+
 def _is_ours(read: dict[str, Any]) -> bool:
     get = read.get
     token, texts = get("token"), (get("version", ""), get("text", ""), get("key", ""))
@@ -246,7 +262,7 @@ def _is_ours(read: dict[str, Any]) -> bool:
         type(token) is str
         and is_token(token) is not None
         and all(type(each) is str for each in texts)
-        and ("text" not in read or token == _token_of(texts[1]))
+        and ("text" not in read or token == token_of(texts[1]))
         and all(each is None or is_number(each, MAX_TIMESTAMP_SECONDS) for each in moments)
         and (ttl is None or (is_number(ttl, LONGEST_TTL_SECONDS) and ttl > 0))
         and (renew is None or renew is True or renew is False)
@@ -308,7 +324,7 @@ def note_name(key: str) -> str:
     It begins with a space, and has at most `LONGEST_NOTE_NAME` printable characters. That of a
     reservation begins with `LISTED`. The name of such a name is that name.
     """
-    if is_note(key):
+    if key.startswith(" "):
         return key
     name = f" {key}"
     if len(name) <= LONGEST_NOTE_NAME and name.isprintable():
@@ -322,8 +338,8 @@ def note_record(text: str, key: str = "") -> Record:
 
     ``key``: the note's, where it cannot be read from its name.
     """
-    record = {"token": _token_of(text), "text": text}
-    return {**record, "key": key} if key and f" {key}" != note_name(key) else record
+    record = {"token": token_of(text), "text": text}
+    return record if key[:1] in ("", " ") or note_name(key) == f" {key}" else {**record, "key": key}
 
 
 def noting(note: Note, expect: str | Held | Foreign) -> Change:
@@ -331,11 +347,6 @@ def noting(note: Note, expect: str | Held | Foreign) -> Change:
     if not note.text:
         return Change(note_name(note.key), expect, None)
     return Change(note_name(note.key), expect, note_record(note.text, note.key), note.ttl)
-
-
-def _token_of(text: str) -> str:
-    digest = sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return urlsafe_b64encode(digest)[:TOKEN_CHARACTERS].decode("ascii")
 
 
 def _moment(seconds: float | None) -> datetime | None:

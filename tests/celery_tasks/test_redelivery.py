@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, chord
+from django.core.cache import cache
 
 from django_tasklock import LeaseLost, lock, locks
 from django_tasklock.testing import outage
@@ -328,7 +329,7 @@ def test_27_while_the_result_backend_is_silent_a_redelivery_waits_unless_its_run
     message = room.message(runs, acks_late=True, on_outage=on_outage)
     if before == "a run that ended":
         assert room.deliver(message)[0] == "SUCCESS"
-        [key] = room.redis.scan_iter(match=f"*run {message.id}*")
+        [key] = room.redis.scan_iter(match=f"{cache.make_key('lock: r')}*")
         room.redis.pexpire(key, 10_000)
     elif before == "a run that died":
         killed_in_body(room, message)

@@ -34,7 +34,9 @@ from django_tasklock.stores.records import (
     digest_of,
     info_of,
     new_record,
+    note_of,
     note_record,
+    plain_note,
     record_of,
     text_of_record,
     waiter_of,
@@ -171,6 +173,15 @@ def notes(data: bytes) -> None:
         json.dumps(burst.last + 1000)
 
 
+def plain(data: bytes) -> None:
+    """What is under a note's name is a note that can be written again, or counts as none."""
+    found = note_of(data)
+    if found is not None and "text" in found:
+        again = note_of(plain_note(found))
+        assert again is not None
+        assert (again["token"], again["text"]) == (found["token"], found["text"])
+
+
 def name(data: bytes) -> None:
     """A member of the index is a name with that member, or nothing."""
     for prepends in (True, False):
@@ -192,14 +203,18 @@ def as_json(value: object) -> bytes:
 
 SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
     record: [each(text_of_record(RECORD)) for each in (str.encode, pickle.dumps, as_json)],
+    plain: [
+        plain_note(note_record("s1 a-token")),
+        pickle.dumps(text_of_record(note_record("a-task-id", "queued " + 300 * "a"))),
+    ],
     name: [b"video:1", b" queued a", b"video:1\n1:lock:video:1"],
     event: [text_of(EVENT).encode()],
     notes: [
-        b'{"starts": 2, "by": "x"}',
+        *(b"s2 a-token", b"e1 8782 38322 AbCdEf", b"w"),
         json.dumps(Burst(1, 1, "task")).encode(),
         # Numbers with which nothing can be counted.
         json.dumps(Burst(10**30, -(10**30), "task")).encode(),
-        json.dumps({"starts": 10**400}).encode(),
+        b"s" + b"9" * 400 + b" a-token",
     ],
     form: [
         Lock.named("default", "video:1").id.encode(),
@@ -207,7 +222,7 @@ SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
     ],
 }
 """what each reads when nothing is wrong"""
-PARTS = [b'"starts"', b'"token"', b"\x8c\x05token", b'"kind"', b"NaN", b"1e999", b"9" * 30, b""]
+PARTS = [b"s9 ", b'"token"', b"\x8c\x05token", b'"kind"', b"NaN", b"1e999", b"9" * 30, b""]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(),
     lambda inner: (

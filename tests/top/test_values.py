@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from django_tasklock._values.interruptions import Bell
-from django_tasklock._values.owner import strand_name
-from tests.steps import all_of
+from django_tasklock._values.owner import lives, process_words, strand_name
+from tests.steps import all_of, in_child
 
 FROZEN = """
 from datetime import timedelta
@@ -51,6 +51,14 @@ def test_threads_and_asyncio_tasks_of_one_name_are_told_apart() -> None:
     for names in (all_of(*[of_thread] * 8), asyncio.run(of_tasks())):
         assert len({*names}) == 8
         assert all("one-" in name for name in names)
+
+
+def test_a_process_is_known_by_few_words_on_its_machine() -> None:
+    own = process_words()
+    assert lives(own) is True
+    assert lives(in_child(process_words)) is False
+    for unknown in (own[:-1] + "*", own.replace(" ", ""), "a b c", "1 None AbCdEf", ""):
+        assert lives(unknown) is None, unknown
 
 
 def test_a_bell_wakes_who_sleeps_and_who_is_about_to() -> None:

@@ -314,7 +314,7 @@ class RedisStore(BaseStore):
         """What is under a name. ``first``: the first member of the wait queue."""
         fence = _fence(fence_text)
         left = None if left_ms < 0 else left_ms / 1000
-        record = records.record_of(value)
+        record = (records.note_of if is_note(lock) else records.record_of)(value)
         if record is None:
             return Entry(lock, None, left, None, records.digest_of(value), None, waiters)
         began = None if fence is None else fence / 1_000_000
