@@ -119,7 +119,7 @@ class StatusGuard:
                 if owner._meta.concrete_model is not model._meta.concrete_model:
                     where = f"its field {name} is in the table of {owner._meta.label}"
                     raise ValueError(f"{where}. Guard that model: the rows have the same keys")
-            if tables_of(QuerySet(model).filter(self._fresh())) > 1:
+            if tables_of(QuerySet(model).filter(self._fresh)) > 1:
                 mend = "Copy what it asks for to a field of the row, or ask in the task's body"
                 raise ValueError(f"its filter or exclude joins another table. {mend}")
         except (LookupError, ValueError, FieldDoesNotExist, FieldError) as error:
@@ -177,7 +177,7 @@ class StatusGuard:
         """Return the rows in ``source`` that wait for their first run. One that is done, or has
         failed, waits only if it is called again."""
         over = Q((f"{self.field}__in", [self.done, self.failed]))
-        rows: QuerySet[Model] = self.rows().filter(self._fresh() & ~over)
+        rows: QuerySet[Model] = self.rows().filter(self._fresh & ~over)
         return rows
 
     def claim(self, pk: Any, fence: int | None = None) -> bool:
@@ -187,14 +187,11 @@ class StatusGuard:
         is no work: the row does not exist, is in another status, is excluded, has a later fence, or
         has that of a run without the lock. Raises `RuntimeError` inside ``atomic()``.
         """
-        # A claim that is repeated finds its own status and fence, and takes the row again.
-        left = Q((self.field, self.to))
         if self.fence_field is None or fence is None:
-            return self._update(Q(pk=pk) & (self._fresh() | left), {self.field: self.to})
-        work = self._fresh() | (left & ~Q((f"{self.fence_field}__lt", 0)))
-        earlier = Q((f"{self.fence_field}__isnull", True)) | Q((f"{self.fence_field}__lte", fence))
-        changes = {self.field: self.to, self.fence_field: fence}
-        return self._update(Q(pk=pk) & work & earlier, changes)
+            return self._update(self.rows().filter(self._work, pk=pk), {self.field: self.to})
+        no_later = (f"{self.fence_field}__isnull", True), (f"{self.fence_field}__lte", fence)
+        rows = self.rows().filter(self._work_by_fence, Q(*no_later, _connector=Q.OR), pk=pk)
+        return self._update(rows, {self.field: self.to, self.fence_field: fence})
 
     def claim_again(self, pk: Any, fence: int | None, mark: int) -> bool:
         """Take the row that a run without the lock has claimed with this ``mark``: for a redelivery
@@ -205,8 +202,9 @@ class StatusGuard:
         """
         if not (self.fence_field and fence):
             return False
-        own = self._with(pk, fence, self.to)
-        return self._update(self._with(pk, mark, self.to), {self.fence_field: fence}, own)
+        rows = self.rows().filter(**self._own(pk, mark, self.to))
+        changed = self._own(pk, fence, self.to)
+        return self._update(rows, {self.fence_field: fence}, changed)
 
     def claim_alone(self, pk: Any, mark: int) -> bool:
         """Take the row for a run without a lock, from ``source`` only. Its fence is ``mark``, that
@@ -217,8 +215,9 @@ class StatusGuard:
         this run has taken the row. Raises `RuntimeError` inside ``atomic()``.
         """
         fence = {self.fence_field: mark} if self.fence_field else {}
-        own = self._with(pk, mark, self.to) if fence else None
-        return self._update(Q(pk=pk) & self._fresh(), {self.field: self.to, **fence}, own)
+        changed = self._own(pk, mark, self.to) if fence else None
+        rows = self.rows().filter(self._fresh, pk=pk)
+        return self._update(rows, {self.field: self.to, **fence}, changed)
 
     def finish(self, pk: Any, fence: int | None = None) -> None:
         """Give the row the status ``done``.
@@ -254,11 +253,12 @@ class StatusGuard:
     def refuse_atomic(self) -> None:
         """Raise `RuntimeError` inside ``atomic()``: no other connection would see a claim before
         the commit, and a rollback would undo it although the work was done."""
-        if is_in_atomic(self.rows().db):
+        if is_in_atomic(router.db_for_write(self.model)):
             why = "its claim must be seen by other workers at once, and must not be rolled back"
             what = f"the guard of {self.label} was used inside atomic(): {why}"
             raise RuntimeError(f"{what}. Move atomic() into the task, or call it in on_commit().")
 
+    @cached_property
     def _fresh(self) -> Q:
         fresh = Q((f"{self.field}__in", self.source))
         if self.filter is not None:
@@ -267,31 +267,45 @@ class StatusGuard:
             fresh &= ~self.exclude
         return fresh
 
-    def _with(self, pk: Any, fence: int | None, status: Any) -> Q:
-        which = Q(pk=pk) & Q((self.field, status))
+    # What a run with the lock may claim: a claim that is repeated finds its own status and fence,
+    # and takes the row again.
+
+    @cached_property
+    def _work(self) -> Q:
+        if self.filter is None and self.exclude is None:
+            return Q((f"{self.field}__in", [*self.source, self.to]))
+        return self._fresh | Q((self.field, self.to))
+
+    @cached_property
+    def _work_by_fence(self) -> Q:
+        return self._fresh | (Q((self.field, self.to)) & ~Q((f"{self.fence_field}__lt", 0)))
+
+    def _own(self, pk: Any, fence: int | None, status: Any) -> dict[str, Any]:
+        """Return what the row of a run with this fence has, in a status."""
+        own = {"pk": pk, self.field: status}
         if self.fence_field and fence is not None:
-            which &= Q((self.fence_field, fence))
-        return which
+            own[self.fence_field] = fence
+        return own
 
     def _leave(self, pk: Any, fence: int | None, status: Any) -> bool:
-        left = self._with(pk, fence, status)
-        return self._update(self._with(pk, fence, self.to), {self.field: status}, left)
+        rows = self.rows().filter(**self._own(pk, fence, self.to))
+        return self._update(rows, {self.field: status}, self._own(pk, fence, status))
 
-    def _update(self, which: Q, changes: Mapping[str, Any], changed: Q | None = None) -> bool:
+    def _update(
+        self, rows: QuerySet[Model], changes: Mapping[str, Any], changed: Any = None
+    ) -> bool:
         """Change the row, and return whether there was one.
 
         A connection that was cut, before the UPDATE or in it, is replaced once. The UPDATE may
         have been carried out all the same: then the row is as ``changed`` says.
         """
         self.refuse_atomic()
-        rows = self.rows()
         try:
-            return bool(rows.filter(which).update(**changes))
+            return bool(rows.update(**changes))
         except AWAY:
             if not close_if_cut(rows.db):
                 raise
-        again = rows.filter(which).update(**changes)
-        return bool(again or (changed and rows.filter(changed).exists()))
+        return bool(rows.update(**changes) or (changed and self.rows().filter(**changed).exists()))
 
 
 class GuardedRow:
@@ -299,12 +313,17 @@ class GuardedRow:
 
     def __init__(self, guard: Any, pk: Any, task_id: Any = None, who: object = "a run") -> None:
         self.guard, self.pk, self.who = guard, pk, who
-        # The fence of the row; and what it is in a run without the lock.
+        self._task_id = task_id
+        # The fence of the row.
         self.fence: int | None = None
-        self.mark = mark_of(task_id)
 
     def __str__(self) -> str:
         return printable(f"{self.guard.label} {self.pk}")
+
+    @cached_property
+    def mark(self) -> int:
+        """The fence of the row in a run without the lock."""
+        return mark_of(self._task_id)
 
     @contextmanager
     def claimed(self, lease: Any) -> Iterator[bool]:

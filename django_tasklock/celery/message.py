@@ -123,8 +123,9 @@ class Message:
     @cached_property
     def handle(self) -> Handle | None:
         """That of the lease which the message brings; None if there is none, or it is wrong."""
-        with suppress(TypeError, ValueError):
-            return read_handle(self.ours.get(LEASE))
+        if (handle := self.ours.get(LEASE)) is not None:
+            with suppress(TypeError, ValueError):
+                return read_handle(handle)
         return None
 
     @property

@@ -38,8 +38,8 @@ class Naming:
     """The arguments of each call of one task, and what it locks and reserves.
 
     ``template`` is the lock's name with fields in the place of all values: the same for every call.
-    ``arguments_of`` returns a call's arguments by name, with defaults, and ``name_from`` makes the
-    lock's name of those. ``limits`` has both of each limit, a template and what makes the name.
+    ``name_from`` makes the lock's name of a call's arguments. ``limits`` has both of each limit, a
+    template and what makes the name.
 
     ``task`` is the class: a function that is its attribute would be bound to an instance. Raises
     `TypeError` or `ValueError` for a name that does not go with the body's arguments.
@@ -48,11 +48,22 @@ class Naming:
     def __init__(self, task: Any) -> None:
         self.signature = _signature_of_body(task)
         self._task, self._slots = str(task.name), task.lock_slots
-        # Of a call's positional and keyword arguments. Raises `TypeError` as the call does.
-        self.arguments_of = partial(bound_arguments, self.signature)
+        parameters = self.signature.parameters.values()
+        plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
+        self._plain = [each.name for each in parameters] if plain else []
+        self._defaults = [each.default for each in parameters if each.default is not each.empty]
         self.template, self.name_from = self._named_by(task.lock_name)
         self.limits = [self._named_by(each.name) for each in task.lock_limits]
         self._unique = task.unique_name and self._named_by(task.unique_name)
+
+    def arguments_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments as `bound_arguments`. Raises `TypeError` as the call does."""
+        # A function in C, as such a call mostly is, would not ask each parameter what it is.
+        absent = len(self._plain) - len(args)
+        if not kwargs and self._plain and 0 <= absent <= len(self._defaults):
+            defaults = self._defaults[len(self._defaults) - absent :]
+            return dict(zip(self._plain, [*args, *defaults], strict=True))
+        return bound_arguments(self.signature, args, kwargs)
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Names:
         """Return what a call with these arguments locks and reserves.

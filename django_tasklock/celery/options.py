@@ -225,16 +225,22 @@ class TaskOptions(WorkerTask):
 
     def how(self, wait: float | None = 0, slots: int = 1) -> How:
         """How a call takes its lock: it waits so many seconds, for a permit of so many."""
-        return How(
-            self.lock_store, self.lock_ttl, wait, self.lock_renew, slots,
-            hold_at_least=self.lock_hold_at_least, cooldown=self.lock_cooldown,
-            cooldown_after_error=self.lock_cooldown_after_error, max_hold=self.lock_max_hold,
-        )  # fmt: skip
+        if (how := self._hows.get((wait, slots))) is None:
+            how = self._hows[wait, slots] = How(
+                self.lock_store, self.lock_ttl, wait, self.lock_renew, slots,
+                hold_at_least=self.lock_hold_at_least, cooldown=self.lock_cooldown,
+                cooldown_after_error=self.lock_cooldown_after_error, max_hold=self.lock_max_hold,
+            )  # fmt: skip
+        return how
 
     def how_under(self, limit: Limit) -> How:
         """How a run takes its permit of a limit."""
         how = self.how(0, limit.n)
         return replace(how, hold_at_least=limit.hold_at_least, cooldown=0, cooldown_after_error=0)
+
+    @cached_property
+    def _hows(self) -> dict[tuple[float | None, int], How]:
+        return {}
 
     @cached_property
     def shows_results(self) -> bool:

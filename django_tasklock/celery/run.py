@@ -50,6 +50,8 @@ MOST_VERDICTS = 10
 GIVEN_UP = ((LockNotAcquired, "held"), ((StoreUnavailable, *AWAY), "outage"))
 # What is no failure, or would be one again however often Celery retried the message.
 FINAL = TaskPredicate, Skip, RequeueFailed, TooManyAttempts
+# The context of a body, or of a row, that needs none.
+NOTHING = nullcontext()
 
 
 class Again(Exception):
@@ -86,6 +88,15 @@ class Step:
         """Called when the release finds that the lease was lost. Raises, unless the run counts."""
 
 
+def by_point(steps: Sequence[Step]) -> Mapping[str, Sequence[Step]]:
+    """Return those that do something at a point of a message's life, for each point by its name."""
+    return {
+        point: [each for each in steps if getattr(type(each), point) is not does_nothing]
+        for point, does_nothing in vars(Step).items()
+        if not point.startswith("_")
+    }
+
+
 class Conflict(Step):
     """A value of ``on_conflict``: what becomes of a call whose lock another has. It is the last
     step of its task, for what it does at other points of a message's life. It has no state."""
@@ -112,7 +123,7 @@ class Conflict(Step):
 
     def body(self, run: Run, lease: Lease | None) -> Any:
         """Return the context of the body. At its end it raises what ends the run instead."""
-        return nullcontext()
+        return NOTHING
 
     def reserves(self, message: Message) -> dict[str, str]:
         """Return the keys of the store, and their texts, that the message may reserve when it is
@@ -150,7 +161,7 @@ class Run:
         # What is the same for two calls that exclude each other.
         self.lock = task.lock_store, message.name, message.named.slots > 1
         self.row = Row(message)
-        self.steps: Sequence[Step] = task.steps
+        self.steps: Mapping[str, Sequence[Step]] = task.steps
         self.conflict: Conflict = task.conflict  # Once it was refused, what counts for that.
         self.lease: Any = None  # That of the body: a `Lease`, or `Unleased`.
         # A direct call inside a run has the run's task id: its own result is stored nowhere.
@@ -202,7 +213,7 @@ class Run:
         wait = self.task.lock_wait
         try:
             for _ in range(MOST_VERDICTS):
-                with suppress(Again):
+                try:
                     won = self._ask(wait)
                     if isinstance(won, Lease):
                         return self.perform(won)
@@ -211,18 +222,20 @@ class Run:
                         wait_freely(self.message, won, self.message.name, self.message.named.slots)
                     if not (self.message.queued and self.message.is_by(won)):
                         self.conflict = self.task.conflict.chosen(self, won)
-                    for step in self.steps:
+                    for step in self.steps["refused"]:
                         step.refused(self, won)
                     return self.conflict.answer(self, won)
+                except Again:
+                    pass
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
 
     def _ask(self, wait: float | None) -> Lease | LockInfo:
         """Judge, then adopt or acquire. Returns the lease, or the holder."""
-        for step in self.steps:
+        for step in self.steps["judge"]:
             step.judge(self)
-        for step in self.steps:
+        for step in self.steps["adopt"]:
             if (lease := step.adopt(self)) is not None:
                 self.use.note_kept = True  # There was no acquire to write one.
                 if (cooling := self.task.how().cooling) is not None:
@@ -256,20 +269,20 @@ class Run:
         """
         self.error = None  # That of a start under the lock, at which the store fell silent.
         try:
-            for step in self.steps if starts else ():
+            for step in self.steps["start"] if starts else ():
                 step.start(self, lease)
             return self._work(lease, report=report)
         except BaseException as error:
             self.error = error
             raise
         finally:
-            for step in self.steps if starts else ():
+            for step in self.steps["ended"] if starts else ():
                 step.ended(self, lease)
             if lease is None:
                 with suppress(StoreUnavailable):
                     self._note(self._note_of_end())
             elif not self._release(lease):
-                for step in self.steps:
+                for step in self.steps["lost"]:
                     step.lost(self, lease)
 
     def _work(self, lease: Any, *, claims: bool = True, report: Any = None) -> Any:
@@ -277,7 +290,7 @@ class Run:
         self.lease = lease or Unleased(self.message.name)
         mark = runs.set((*runs.get(), self))
         try:
-            with self.row.claimed(lease) if claims and self.task.guard else nullcontext():
+            with self.row.claimed(lease) if claims and self.task.guard else NOTHING:
                 # What it has reserved ends before its body reads anything, but after the claim: the
                 # message waits on if the database is away.
                 (self.message.over if lease is None else self.message.end_reserved)()

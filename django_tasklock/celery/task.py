@@ -23,7 +23,7 @@ from .option_checks import check_call, check_class
 from .options import TaskOptions
 from .redelivery import Redelivery
 from .requeue import not_sent
-from .run import Conflict, Run, Step
+from .run import Conflict, Run, Step, by_point
 from .unique import Unique
 
 
@@ -151,13 +151,13 @@ class LockedTask(TaskOptions):
         return Decided(said) if callable(said) else CONFLICTS[said]
 
     @cached_property
-    def steps(self) -> Sequence[Step]:
-        """The special behaviours that this task has. Their order counts: a redelivery that is to be
-        dropped or to wait is so whatever else it is."""
+    def steps(self) -> Mapping[str, Sequence[Step]]:
+        """The special behaviours that this task has, as `by_point`. Their order counts: a
+        redelivery that is to be dropped or to wait is so whatever else it is."""
         debounces = self.debounce or self.conflict.replaces
         chosen = {Limits: self.lock_limits, Debounce: debounces, Unique: self.unique_while}
         own = [step() for step, is_on in chosen.items() if is_on]
-        return [Handing(), Redelivery(), *own, self.conflict]
+        return by_point([Handing(), Redelivery(), *own, self.conflict])
 
     def lock_name_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the lock for a call with these arguments. Raises `TypeError` or
@@ -175,7 +175,7 @@ class LockedTask(TaskOptions):
         If Celery made the request for this very call, the body gets that one, as in a plain task:
         changes that it makes, to its chain for example, are not lost.
         """
-        request: Any = self.request
+        request = run.message.request
         if run.message.own:
             request.tasklock_run = run
             try:
@@ -255,7 +255,7 @@ class LockedTask(TaskOptions):
         call = Call(self, args, kwargs, task_id, options)
         call.carry()
         send: Send = call.publish
-        for step in reversed(self.steps):
+        for step in reversed(self.steps["send"]):
             send = partial(step.send, call, send)
         return send()
 

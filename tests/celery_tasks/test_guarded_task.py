@@ -288,6 +288,7 @@ class Late:
         self._run = Meanwhile(self._deliver)
         until(lambda: self._met, "the first lease")
         self._task.lock_ttl = LONG
+        self._task._hows.clear()  # Its options are read once.
         until(lambda: not locks.is_locked(self._name), "the end of the lease")
 
     def goes_on(self) -> tuple[str, Any]:
