@@ -21,13 +21,15 @@ class Worker:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def cpu(self) -> float:
-        """Seconds of processor time of all of its threads so far."""
+    def cpu(self) -> tuple[float, float]:
+        """Seconds of processor time of all of its threads so far: of the whole worker, and of its
+        pool child alone."""
         pid = self._process.pid
         # What starts a worker may put a process in front of it.
         while b"celery" not in Path(f"/proc/{pid}/cmdline").read_bytes():
             pid = _children(pid)[0]
-        return sum(_cpu(each) for each in [pid, *_children(pid)])
+        child = sum(map(_cpu, _children(pid)))
+        return _cpu(pid) + child, child
 
 
 @contextmanager

@@ -1,21 +1,32 @@
-"""A task that does nothing, sent and run by a real worker: what the lock around it adds."""
+"""A task that does nothing, sent and run by a real worker: what the lock around it adds, and what
+its run leaves in Redis."""
 
 from __future__ import annotations
 
+import operator
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from django.core.management import call_command
 
-from ..bench import Bench
-from ..rounds import Paired, interleaved
+from ..bench import Bench, until
+from ..rounds import Spread, interleaved
 from ..tables import Cell, Table
 from ..worker import Worker, done, worker
 
 __all__ = ["run"]
 
 PLAIN = "a plain task"
+# What the pool child's share is compared with, with a guard and without.
+RECIPES = {
+    "two updates in cache.add and delete": "two updates in cache.add and delete",
+    "django-tasklock, guarded": "two updates in cache.add and delete",
+}
+RECIPE = "cache.add and delete"
+# How often the tasks run for one figure of Redis's memory, which other things change too.
+RUNS_OF_MEMORY = 5
 
 
 def run(bench: Bench) -> Table:
@@ -29,29 +40,59 @@ def run(bench: Bench) -> Table:
         works = {name: partial(_batch, bench, started, task, tasks) for name, task in TASKS.items()}
         for work in works.values():
             work()
-        trips = {name: work()[2] for name, work in works.items()}
+        trips = {name: work()[-1] for name, work in works.items()}
+        calls = {name: _calls(bench, task, tasks) for name, task in TASKS.items()}
+        left = {name: _left(bench, work, tasks) for name, work in works.items()}
         measured = interleaved(works, PLAIN, rounds)
-    rows = [_row(name, trips[name] - trips[PLAIN], *paired) for name, paired in measured.items()]
+    rows: list[dict[str, Cell]] = []
+    for name, (worker_cpu, child_cpu, sent, _) in measured.items():
+        recipe = measured[RECIPES.get(name, RECIPE)][1].values
+        beside = [own / its for own, its in zip(child_cpu.values, recipe, strict=True)]
+        rows.append(
+            {
+                "": name,
+                "round trips more": trips[name] - trips[PLAIN],
+                "worker's CPU": worker_cpu.ratio,
+                "child's, × recipe": Spread.of(beside),
+                "sender's CPU": sent.ratio,
+                "calls in the child": round(calls[name]),
+                "memory of a run, bytes": round(left[name]),
+            }
+        )
     note = (
         f"{rounds} rounds of {tasks} tasks on a Redis broker. The worker's CPU includes its pool "
-        "child's; both are over a plain task. The last two also change a row's status."
+        "child's; it and the sender's are over a plain task. The child's is over the recipe, "
+        "`cache.add` and `delete`; with a row, over the recipe with two updates. Calls are those "
+        "of Python functions. Memory is what Redis still has when the run has ended."
     )
     return Table("A no-op Celery task", note, rows)
 
 
-def _row(
-    name: str, more_trips: float, run: Paired, sent: Paired, _trips: Paired
-) -> dict[str, Cell]:
-    return {
-        "": name,
-        "round trips more": more_trips,
-        "worker's CPU": run.ratio,
-        "sender's CPU": sent.ratio,
-    }
+def _calls(bench: Bench, task: Any, tasks: int) -> float:
+    """How many Python functions one task calls in the pool child."""
+    from ..site.celery import count_calls, say_calls
+    from ..site.models import Job
+
+    Job.objects.update(status="ready")
+    path = bench.folder / f"calls-{time.monotonic_ns()}"
+    count_calls.delay()
+    for number in range(tasks):
+        task.delay(number)
+    say_calls.delay(str(path))
+    until(lambda: path.exists() and path.read_text(), 300)
+    return int(path.read_text()) / tasks
 
 
-def _batch(bench: Bench, started: Worker, task: Any, tasks: int) -> tuple[float, float, float]:
-    """Of one task: processor seconds of the worker and of the sender, and all round trips."""
+def _left(bench: Bench, work: Callable[[], object], tasks: int) -> float:
+    """How many bytes of Redis one run has taken and not given back."""
+    before = bench.redis.info("memory")["used_memory"]
+    for _ in range(RUNS_OF_MEMORY):
+        work()
+    return float(bench.redis.info("memory")["used_memory"] - before) / (RUNS_OF_MEMORY * tasks)
+
+
+def _batch(bench: Bench, started: Worker, task: Any, tasks: int) -> tuple[float, ...]:
+    """Of one task: processor seconds of the worker, its child and the sender, and round trips."""
     from ..site.models import Job
 
     Job.objects.update(status="ready")
@@ -62,4 +103,5 @@ def _batch(bench: Bench, started: Worker, task: Any, tasks: int) -> tuple[float,
     sent = time.process_time() - began
     done(bench, 300)
     trips = bench.counts().since(before).trips
-    return (started.cpu() - used) / tasks, sent / tasks, trips / tasks
+    worker_cpu, child_cpu = map(operator.sub, started.cpu(), used)
+    return worker_cpu / tasks, child_cpu / tasks, sent / tasks, trips / tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from functools import partial
 from random import SystemRandom
@@ -22,8 +23,8 @@ new_token: Callable[[], str] = partial(token_urlsafe, 16)
 
 def token_of(text: str) -> str:
     """Return what identifies a text, in the form of a token."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return digest[:TOKEN_CHARACTERS]
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return urlsafe_b64encode(digest)[:TOKEN_CHARACTERS].decode("ascii")
 
 
 def token_from(token: str, number: int) -> str:

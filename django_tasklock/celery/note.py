@@ -34,6 +34,8 @@ START_NOTE_SECONDS = 86400.0
 
 # The text where the run ended in a retry or was replaced by another task: no result will come.
 WENT_ON = "w"
+# Of a key. With 96 bits no two of a billion runs have the same, and it is short.
+KEY_CHARACTERS = 16
 # What a text says by its first letter. A number of starts follows, a space, and whose they are.
 SAYS: dict[str, Any] = {"w": "went on", "e": "ended", "s": "started"}
 _note = re.compile(r"w|[es]([0-9]{1,9}) ([ -~]+)").fullmatch
@@ -106,7 +108,7 @@ class Attempts:
         # replacement has the id of the task that it replaces.
         of = self._request
         tried = f"{of.id}:{of.retries or 0}.{of.replaced_task_nesting or 0}:{self._sent or 0}"
-        return self._locks.store.keyed_note(f"r{token_of(tried)}")
+        return self._locks.store.keyed_note(f"r{token_of(tried)[:KEY_CHARACTERS]}")
 
     # ------------------------------------------------------------------------ in the run
 

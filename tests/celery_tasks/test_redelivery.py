@@ -55,6 +55,14 @@ def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: 
     assert len(runs) == 3
 
 
+def test_what_a_run_leaves_in_redis_is_small(room: Mailroom) -> None:
+    assert room.deliver(room.message(Runs(), acks_late=True))[0] == "SUCCESS"
+    [key] = room.redis.scan_iter(match=f"{cache.make_key('lock: r')}*")
+    # With the server's table of ends it is 50 bytes more, as docs/operations/redis.md says.
+    assert room.redis.memory_usage(key) <= 150
+    assert 0 < room.redis.ttl(key) <= 120
+
+
 def replaced(self: Any, job: Any) -> Any:
     """The body of a run that goes on in the task "other"."""
     return self.replace(self.app.tasks["other"].s(job))
