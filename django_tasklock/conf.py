@@ -20,10 +20,10 @@ DEFAULT_ALIAS = "default"
 TASK_URL_SETTING = "TASKLOCK_TASK_URL"
 TASK_ID_FIELD = "{task_id}"
 # A host, which may be an IPv6 address in brackets, and the task's id behind it.
-_is_task_url = re.compile(r"https?://(?:[\w.:@%~-]|\[[\w:.]+\])+[/?#].*\{task_id\}.*").fullmatch
+_TASK_URL = r"https?://(?:[\w.:@%~-]|\[[\w:.]+\])+[/?#].*\{task_id\}.*"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class StoreSettings:
     """The settings of one store, after they were checked.
 
@@ -131,7 +131,7 @@ def task_url(task_id: str) -> str | None:
     template = getattr(settings, TASK_URL_SETTING, None)
     if template is None:
         return None
-    if not (isinstance(template, str) and _is_task_url(template)):
+    if not (isinstance(template, str) and re.fullmatch(_TASK_URL, template)):
         raise InvalidLockConfig(
             f"{TASK_URL_SETTING} must be an address such as 'https://flower.example.com/task/"
             f"{TASK_ID_FIELD}', with http or https, not {template!r}"

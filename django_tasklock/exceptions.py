@@ -21,7 +21,6 @@ stores it in a result backend.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -37,11 +36,8 @@ __all__ = [
 class TaskLockError(Exception):
     """The base of all errors that occur while a lock is in use."""
 
-    # A subclass's fields fill it, and are the arguments of which a pickle makes the error again.
+    # A subclass's attributes fill it. They are its arguments too, of which a pickle makes it again.
     _text: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        self.args = tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return self._text.format(self) or super().__str__()
@@ -92,7 +88,6 @@ class AlreadyQueued(LockNotAcquired):
         return f"the job {self.name!r} {where} already{which}"
 
 
-@dataclass(eq=False, repr=False)
 class LeaseLost(TaskLockError):
     """The lease on ``name`` is over, though its holder had not released it.
 
@@ -100,36 +95,39 @@ class LeaseLost(TaskLockError):
     time as the next holder's.
     """
 
-    name: str
-    reason: str = "the lease is over"
     _text = "the lease on {0.name!r} is lost: {0.reason}"
 
+    def __init__(self, name: str, reason: str = "the lease is over") -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
 
-@dataclass(eq=False, repr=False)
+
 class StoreUnavailable(TaskLockError):
     """The store behind the alias ``store`` did not answer, or refused the command.
 
     Nothing is known of the lock: it is neither held nor not held.
     """
 
-    store: str
-    reason: str = "no answer"
     _text = "the lock store {0.store!r} is unavailable: {0.reason}"
 
+    def __init__(self, store: str, reason: str = "no answer") -> None:
+        super().__init__(store, reason)
+        self.store, self.reason = store, reason
 
-@dataclass(eq=False, repr=False)
+
 class ListingNotSupported(TaskLockError):
     """The store behind the alias ``store`` cannot do something that needs more than single locks.
 
     ``what`` says what it cannot do.
     """
 
-    store: str
-    what: str = "list its locks"
     _text = "the lock store {0.store!r} cannot {0.what}"
 
+    def __init__(self, store: str, what: str = "list its locks") -> None:
+        super().__init__(store, what)
+        self.store, self.what = store, what
 
-@dataclass(eq=False, repr=False)
+
 class RequeueFailed(TaskLockError):
     """The message of the task ``task``, id ``task_id``, had to wait and could not be sent again.
 
@@ -138,34 +136,36 @@ class RequeueFailed(TaskLockError):
     ``reason`` says what sending it raised.
     """
 
-    task: str
-    task_id: str
-    reason: str
     _text = "{0.task}[{0.task_id}] could not be requeued, and will not run: {0.reason}"
 
+    def __init__(self, task: str, task_id: str, reason: str) -> None:
+        super().__init__(task, task_id, reason)
+        self.task, self.task_id, self.reason = task, task_id, reason
 
-@dataclass(eq=False, repr=False)
+
 class StatusConflict(TaskLockError):
     """The guarded row was changed by somebody else: this run's result does not count.
 
     ``model`` is the model's label, ``pk`` the row's primary key.
     """
 
-    model: str
-    pk: Any
     _text = "{0.model} {0.pk!r} was changed meanwhile: its status or fence is not this run's"
 
+    def __init__(self, model: str, pk: Any) -> None:
+        super().__init__(model, pk)
+        self.model, self.pk = model, pk
 
-@dataclass(eq=False, repr=False)
+
 class TooManyAttempts(TaskLockError):
     """The task ``task``, id ``task_id``, was started ``runs`` times and never came to its end: its
     worker was killed, its body left it, or its lease was lost, each time. It is not started
     again."""
 
-    task: str
-    task_id: str
-    runs: int
     _text = "{0.task}[{0.task_id}] was started {0.runs} times and never ended"
+
+    def __init__(self, task: str, task_id: str, runs: int) -> None:
+        super().__init__(task, task_id, runs)
+        self.task, self.task_id, self.runs = task, task_id, runs
 
 
 class InvalidLockConfig(ImproperlyConfigured):

@@ -7,13 +7,15 @@ live in the stores, and the admin fills instances from them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from ._values.lock_info import LockInfo
+if TYPE_CHECKING:
+    # Every process that has the app has the models, and most take no lock.
+    from ._values.lock_info import LockInfo
 
 
 class NoTableManager(models.Manager["Lock"]):

@@ -51,7 +51,7 @@ BY_RUN = "its own run, which had lost it"
 CAUSES = {BY_TAKEOVER: "takeover", BY_WORKER: "worker", BY_RUN: "run"}
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class How:
     """How a lock is acquired: the options of `lock`, checked when this is made.
 
@@ -108,7 +108,6 @@ class How:
             raise TypeError("until_commit is for sync code: Django's transactions are not async")
 
 
-@dataclass(slots=True)
 class Acquiring:
     """One acquire of a lock, for a block or call that has a `Use`.
 
@@ -120,17 +119,16 @@ class Acquiring:
     message was requeued.
     """
 
-    how: How
-    name: str
-    use: Use
-    template: str | None = None
-    token: str | None = None
-    note: Note | None = None
-    record: dict[str, Any] | None = None
-    tries: int = 0
-    began: float = field(init=False)
-    keeper: Keeper = field(init=False)
-    own: OwnToken = field(init=False)
+    began: float
+    keeper: Keeper
+    own: OwnToken
+
+    def __init__(
+        self, how: How, name: str, use: Use, template: str | None = None, token: str | None = None,
+        note: Note | None = None, record: dict[str, Any] | None = None, tries: int = 0,
+    ) -> None:  # fmt: skip
+        self.how, self.name, self.use, self.template = how, name, use, template
+        self.token, self.note, self.record, self.tries = token, note, record, tries
 
     def steps(self) -> Steps[Lease | LockInfo]:
         """Acquire the lock. Returns the lease, or what held the lock in the end.

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
@@ -24,7 +23,6 @@ class LeaseCall:
     """One call about a lease. It is over with its last reference, also if it was interrupted."""
 
 
-@dataclass(eq=False, slots=True)
 class OwnToken:
     """All that this process knows of one of its tokens.
 
@@ -32,40 +30,39 @@ class OwnToken:
     ``note`` is what the acquire writes; once the lease is granted, what its release is to write.
     """
 
-    of: ref[Any]
-    names: Sequence[str]
-    token: str
-    ttl: float
-    record: dict[str, Any]
-    note: Note | None = None
-    renew: bool = False
-    # When the lease ends, and when the thread has to do something about it, on `clock.now`.
-    until: float = math.inf
-    due: float = math.inf
-    # Beyond this moment it is never extended (``max_hold``).
-    limit: float = math.inf
-    state: str = ASKED
-    # When the caller read the grant, on `clock.now`. None: it has read none.
-    since: float | None = None
-    # Why it is lost.
-    reason: str = ""
-    # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
-    bare: bool = False
-    # That of the `Grant`.
-    left: Callable[[], float] | None = None
-    cooling: Cooling | None = None
-    # Returns the `Lease`, the public face of the token, if the application still has it.
-    lease: Callable[[], Any] = field(default=lambda: None)
-    # Called when it is lost, or its holder recalled, in the thread that finds that.
-    alarm: Callable[[], None] | None = None
-    # Has one item once the holder is recalled: the task id of the later call that replaces it.
-    recalled: Sequence[str] = ()
-    # The calls about the lease that are under way, in their order, each with its thread. One that
-    # is over is removed by the callback of its reference: in C, where no signal handler can run.
-    calls: dict[ref[LeaseCall], int] = field(default_factory=dict)
-    # Has one item while it is held: the caller that takes it makes the next passage. No lock: an
-    # exception from a signal handler would leave it locked.
-    way_out: dict[str, bool] = field(default_factory=dict)
+    def __init__(
+        self, of: ref[Any], names: Sequence[str], token: str, ttl: float, record: dict[str, Any],
+        note: Note | None = None, renew: bool = False,
+    ) -> None:  # fmt: skip
+        self.of, self.names, self.token, self.ttl = of, names, token, ttl
+        self.record, self.note, self.renew = record, note, renew
+        # When the lease ends, and when the thread has to do something about it, on `clock.now`.
+        self.until = self.due = math.inf
+        # Beyond this moment it is never extended (``max_hold``).
+        self.limit = math.inf
+        self.state = ASKED
+        # When the caller read the grant, on `clock.now`. None: it has read none.
+        self.since: float | None = None
+        # Why it is lost.
+        self.reason = ""
+        # Whether ``of`` is a lease that nobody gives back: its end is only no longer put off.
+        self.bare = False
+        # That of the `Grant`.
+        self.left: Callable[[], float] | None = None
+        self.cooling: Cooling | None = None
+        # Returns the `Lease`, the public face of the token, if the application still has it.
+        self.lease: Callable[[], Any] = lambda: None
+        # Called when it is lost, or its holder recalled, in the thread that finds that.
+        self.alarm: Callable[[], None] | None = None
+        # Has one item once the holder is recalled: the task id of the later call that replaces it.
+        self.recalled: Sequence[str] = ()
+        # The calls about the lease that are under way, in their order, each with its thread. One
+        # that is over is removed by the callback of its reference: in C, where no signal handler
+        # can run.
+        self.calls: dict[ref[LeaseCall], int] = {}
+        # Has one item while it is held: the caller that takes it makes the next passage. No lock:
+        # an exception from a signal handler would leave it locked.
+        self.way_out: dict[str, bool] = {}
 
     @property
     def name(self) -> str:

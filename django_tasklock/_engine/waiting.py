@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -148,7 +147,6 @@ def ask(
     raise always_late(store, question.ttl)
 
 
-@dataclass(slots=True)
 class Attempt:
     """The attempt of a caller that was refused, until ``deadline`` on `clock.now`: it takes over
     from dead owners, waits in the queue, or polls.
@@ -159,19 +157,17 @@ class Attempt:
     it.
     """
 
-    store: BaseStore
-    question: Question
-    waiter: Waiter | None
-    deadline: float
-    take_over: Callable[[BaseStore, LockInfo], bool]
-    in_vain: Callable[[LockInfo], bool]
-    # The holder for which it began to wait.
-    met: LockInfo | None = None
-    # Whether its questions join the wait queue; how long it has polled; and from how many owners it
-    # has taken over since it waited.
-    _joins: bool = False
-    _pause: float = 0.0
-    _takeovers: int = 0
+    def __init__(
+        self, store: BaseStore, question: Question, waiter: Waiter | None, deadline: float,
+        take_over: Callable[[BaseStore, LockInfo], bool], in_vain: Callable[[LockInfo], bool],
+    ) -> None:  # fmt: skip
+        self.store, self.question, self.waiter, self.deadline = store, question, waiter, deadline
+        self.take_over, self.in_vain = take_over, in_vain
+        # The holder for which it began to wait.
+        self.met: LockInfo | None = None
+        # Whether its questions join the wait queue; how long it has polled; and from how many
+        # owners it has taken over since it waited.
+        self._joins, self._pause, self._takeovers = False, 0.0, 0
 
     def steps(
         self, answer: Grant | Refusal, asked: float, queued: Waiter | None

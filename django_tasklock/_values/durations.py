@@ -10,8 +10,8 @@ from .arguments import checked_ttl
 # Without a unit a number is one of seconds.
 UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
-_is_duration = re.compile(rf"{_NUMBER}|(?:{_NUMBER}[dhms]){{1,4}}").fullmatch
-_parts = re.compile(rf"({_NUMBER})([dhms]?)").findall
+_DURATION = rf"{_NUMBER}|(?:{_NUMBER}[dhms]){{1,4}}"
+_PART = rf"({_NUMBER})([dhms]?)"
 
 
 def duration(seconds: float) -> str:
@@ -42,6 +42,7 @@ def read_ttl(text: str) -> float:
     Raises `ValueError` for anything else, and for what no lease can last.
     """
     text = text.strip()
-    if not _is_duration(text):
+    if not re.fullmatch(_DURATION, text):
         raise ValueError(f"a duration must be like 30s, 10m, 2h, 1d or 90, not {text[:100]!r}")
-    return checked_ttl(sum(float(number) * UNIT_SECONDS[unit] for number, unit in _parts(text)))
+    parts = re.findall(_PART, text)
+    return checked_ttl(sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts))

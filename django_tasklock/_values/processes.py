@@ -76,7 +76,7 @@ if hasattr(os, "register_at_fork"):
 def boot_id() -> str | None:
     """The kernel's id of this boot of the machine; None where there is none."""
     path = "/proc/sys/kernel/random/boot_id"
-    with suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         return file.read().strip()
     return None
 

@@ -59,7 +59,7 @@ def explain_task(command: BaseCommand, **options: Any) -> None:
     except StoreUnavailable as error:
         verdict = f"Not known: {error}"
     where = {"store": service.alias, "key": service.store.key(found.name)}
-    fields = vars(found) | {"task": found.task.name} | where
+    fields = found._asdict() | {"task": found.task.name} | where
     if options["format"] == "json":
         fields |= {
             "verdict": verdict,

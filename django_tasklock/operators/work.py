@@ -7,8 +7,7 @@ a web process need not import its tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from .._values.lock_info import LockInfo
@@ -40,8 +39,7 @@ class Work(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What a call of a task has to do with locks.
 
     ``task`` is the task itself, with its options as attributes. ``why`` says how the lock's name

@@ -9,7 +9,6 @@ import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 from typing import Any, TypeVar
@@ -340,7 +339,7 @@ class RedisClusterStore(BaseStore):
                 together.setdefault(finding, []).append(f"{host}:{port}")
         for finding, where in together.items():
             who = "every master" if len(where) == len(masters) else ", ".join(where)
-            yield replace(finding, message=f"{who}: {finding.message}")
+            yield finding._replace(message=f"{who}: {finding.message}")
 
     def uptime(self) -> float:
         return min(bucket.uptime() for bucket in self._one_of_each_master().values())

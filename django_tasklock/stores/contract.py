@@ -10,8 +10,7 @@ from __future__ import annotations
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner
@@ -27,8 +26,7 @@ ATTEMPTS = 100
 Part: TypeAlias = tuple[Callable[[Sequence[Change]], Done], Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """Something about the live server that an operator should know, from `BaseStore.check`.
 
     Attributes:

@@ -39,6 +39,7 @@ settings.configure(
     CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://x"}},
 )
 """
+CELERY = "import celery; celery.Celery().Task"
 INFO = LockInfo(
     "video:1", 12.5, datetime.now(timezone.utc), "t" * 22, Owner("host", 7), "default", "key", 5, 2
 )
@@ -56,10 +57,10 @@ ERRORS = [
 ]
 
 
-def loaded_after(code: str) -> set[str]:
-    """The package's modules that a site has after ``code``, which runs in a process of its own."""
-    shown = "\nprint(*(name for name in sys.modules if name.startswith('django_tasklock')))"
-    said = subprocess.check_output([sys.executable, "-c", SITE + code + shown], text=True)
+def loaded_after(code: str, site: str = SITE) -> set[str]:
+    """The modules that a site has after ``code``, which runs in a process of its own."""
+    shown = "\nprint(*sys.modules)"
+    said = subprocess.check_output([sys.executable, "-c", site + code + shown], text=True)
     return {*said.split()}
 
 
@@ -76,6 +77,32 @@ def test_a_process_loads_what_it_uses() -> None:
     loaded = loaded_after("django.setup(); from django_tasklock import lock, locks")
     assert "django_tasklock._engine.service" in loaded
     assert "django_tasklock.celery" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "most"),
+    [
+        ("", "", 15),
+        ("", "from django_tasklock import lock", 46),
+        (CELERY, "from django_tasklock.celery import LockedTask", 71),
+    ],
+    ids=["the app", "a lock", "a task"],
+)
+def test_few_modules_come_beside_those_of_django_and_celery(
+    before: str, code: str, most: int
+) -> None:
+    # Given what a site without the app has loaded
+    without = SITE.replace(', "django_tasklock"', "")
+    others = loaded_after(f"django.setup(); {before}", without)
+
+    # I expect the app to add few modules: each is time at the start of each process
+    added = loaded_after(f"django.setup(); {before}\n{code}") - others
+    assert "django_tasklock.apps" in added
+    assert len(added) <= most, sorted(added)
+
+    # And none of Python's that takes long, or of other packages
+    theirs = {name for name in added if not name.startswith(("django_tasklock", "celery."))}
+    assert theirs <= {"__future__", "mmap"}
 
 
 def test_public_names_are_all_there_is_whoever_asks_and_how() -> None:

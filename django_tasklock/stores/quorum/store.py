@@ -7,7 +7,6 @@ import builtins
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, ClassVar, TypeAlias
@@ -299,7 +298,7 @@ class QuorumStore(BaseStore):
             its = f"its member {member.alias!r}"
             try:
                 for found in member.store.check():
-                    yield replace(found, message=f"{its}: {found.message}")
+                    yield found._replace(message=f"{its}: {found.message}")
                 if seconds := self._waits(member):
                     text = f"{its} was started lately, and does not count for {seconds:.0f} s more"
                     mend = "Wait: it may have forgotten a lease."

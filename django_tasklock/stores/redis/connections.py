@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -184,7 +184,7 @@ class Script:
 
 
 def _with_parts(file: str) -> str:
-    text = (files("django_tasklock.stores") / "lua" / f"{file}.lua").read_text("utf-8")
+    text = (Path(__file__).parents[1] / "lua" / f"{file}.lua").read_text("utf-8")
     return re.sub(r"(?m)^ *--- include (\w+)$", lambda part: _with_parts(part[1]), text)
 
 
