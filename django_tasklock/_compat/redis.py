@@ -24,10 +24,8 @@ class NotSent(RedisConnectionError):
 
 def pack(words: tuple[bytes, ...]) -> bytes:
     """A command as it is sent."""
-    parts: list[int | bytes] = [len(words)]
-    for word in words:
-        parts += len(word), word
-    return (b"*%d\r\n" + b"$%d\r\n%b\r\n" * len(words)) % tuple(parts)
+    parts = [part for word in words for part in (len(word), word)]
+    return (b"*%d\r\n" + b"$%d\r\n%b\r\n" * len(words)) % (len(words), *parts)
 
 
 def connect(connection: Any) -> None:

@@ -13,7 +13,6 @@ from django.dispatch import Signal
 
 from .._values import clock
 from .._values.arguments import (
-    LONGEST_TTL_SECONDS,
     checked_flag,
     checked_name,
     checked_seconds,
@@ -77,7 +76,7 @@ class How:
     def __post_init__(self) -> None:
         # Most callers give nothing but a few whole seconds to wait, which need no further check.
         wait: Any = self.wait
-        if type(wait) is not int or not 0 <= wait <= LONGEST_TTL_SECONDS:
+        if type(wait) is not int or not 0 <= wait < 1e308:
             checked_wait(wait)
         if self.ttl is not None:
             checked_ttl(self.ttl)

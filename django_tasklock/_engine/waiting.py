@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 
@@ -92,7 +92,7 @@ def blocking(steps: Steps[R], wait: Callable[[Pause], News] = Pause.wait) -> R:
         while True:
             pause = advance(steps, partial(wait, pause))
     except StopIteration as end:
-        return cast("R", end.value)
+        return end.value  # type: ignore[no-any-return]
     finally:
         steps.close()  # A signal's exception may come just between two steps.
 

@@ -12,9 +12,9 @@ for i = 2, #KEYS do
     held = false
   end
   if held and string.find(held, ARGV[at + 1], 1, true) then
-    local ttl = tonumber(ARGV[at + 2])
-    redis.call('PEXPIRE', KEYS[i], ttl) -- Needs no memory, and so a full server takes the rest as well.
-    redis.call('ZADD', KEYS[1], string.format('%d', now + ttl), ARGV[at + 3])
+    -- Needs no memory, and so a full server takes the rest as well.
+    redis.call('PEXPIRE', KEYS[i], ARGV[at + 2])
+    redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[at + 2]), ARGV[at + 3])
     done[i - 1] = 1
   else
     done[i - 1] = 0
