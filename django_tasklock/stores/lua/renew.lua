@@ -11,13 +11,12 @@ for i = 2, #KEYS do
     if not string.find(held['err'], 'WRONGTYPE', 1, true) then return held end
     held = false
   end
+  done[i - 1] = 0
   if held and string.find(held, ARGV[at + 1], 1, true) then
     -- Needs no memory, and so a full server takes the rest as well.
     redis.call('PEXPIRE', KEYS[i], ARGV[at + 2])
     redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[at + 2]), ARGV[at + 3])
     done[i - 1] = 1
-  else
-    done[i - 1] = 0
   end
 end
 return done

@@ -64,8 +64,7 @@ class Keys:
             if name.of_all or name.known_permits or "#" not in name:
                 return name
             key = name.key
-        if key is None:
-            key = self._key(name)
+        key = self._key(name) if key is None else key
         known = b"" if self._of_all or "#" not in name else self._queue_of_permits(name, key)
         return LockKeys(name, self._alias, key, self._of_all, known)
 
