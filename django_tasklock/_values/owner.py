@@ -18,7 +18,6 @@ from .arguments import LONGEST_TEXT_BYTES
 from .printable import printable
 from .processes import DEAD, boot_id, group_lives, pid_namespace, start_of, time_namespace
 from .slots import LARGEST_SLOTS
-from .tokens import token_of
 
 # a key of an operator's record, and of no other
 HELD_BY = "held_by"
@@ -37,8 +36,8 @@ REASON = "reason"
 LARGEST_PID = 2**31 - 1
 # The kernel rounds starts: those of one process may differ by so much.
 SAME_START_TICKS = 2
-# Of a digest: with 36 bits, one in 69 billion of other places looks like this one.
-PLACE_CHARACTERS = 6
+# Of a digest: of four billion other places one looks like this one.
+PLACE_CHARACTERS = 8
 # How long a process goes by what it has last read of itself.
 KNOWN_SECONDS = 1.0
 
@@ -298,4 +297,4 @@ def _read_this_process() -> None:
     )
     # All of it that is the same for the processes that can know of each other whether they live.
     where = " ".join(str(_this_process[name]) for name in ("host", "boot", "pidns", "timens"))
-    _place = token_of(where)[:PLACE_CHARACTERS]
+    _place = hashlib.sha256(where.encode()).hexdigest()[:PLACE_CHARACTERS]
