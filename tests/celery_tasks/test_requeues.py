@@ -329,3 +329,28 @@ def test_a_refused_message_takes_its_turn(
     assert later == pytest.approx(seconds, abs=0.3) if seconds else 11 <= later <= 19
     turn = store.get_note("turn job:1")
     assert (turn == repr(now + last)) is (seconds is None), "it has taken its turn"
+
+
+def test_messages_that_are_refused_at_once_get_a_turn_each(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though both would write the same moment."""
+    first, _lease = refused(room)
+    room.task(on_conflict="retry").delay(1)
+    second = room.take()
+    held_for(monkeypatch, 0.01)
+    store: Any = locks.store
+    before = time.time() + 3
+    store.set_note(Note("turn job:1", repr(before), LONG))
+    put = store.put
+
+    def meets(changes: Any, *more: Any) -> Any:
+        if changes[0].name == " turn job:1":
+            monkeypatch.setattr(store, "put", put)
+            assert elsewhere(room, second)[0] == "IGNORED"
+        return put(changes, *more)
+
+    monkeypatch.setattr(store, "put", meets)
+    assert room.deliver(first)[0] == "IGNORED"
+    last, *_ = store.get_note("turn job:1").split()
+    assert float(last) - before == pytest.approx(2 * 0.25, abs=0.001)
