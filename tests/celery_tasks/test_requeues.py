@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -119,6 +120,14 @@ def test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted(room
         assert (anew.args, anew.ours["sent"]) == (message.args, message.ours["sent"])
         assert anew.headers.keys().isdisjoint({"x-delivery-count", "x-death"})
         lease.release()
+
+
+def test_a_message_that_comes_back_leaves_few_frames(room: Mailroom) -> None:
+    """Celery copies and formats each of them twice, for each message that waits."""
+    message, _lease = refused(room)
+    state, error = room.deliver(message)
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    assert (state, frames) == ("IGNORED", ["trace_task", "__call__", "__call__"])
 
 
 @pytest.mark.parametrize("how", ["acks_late", "acks_late, counted", ""])
