@@ -7,7 +7,7 @@ If each message that a holder of its lock has refused came back when it likes, m
 lock would either ask too often, or leave the lock free for seconds. So each has a turn, one step
 after the last turn that was given, which a note of the store has. The note is a hint. The rule is
 the "virtual scheduling" of the generic cell rate algorithm (ITU-T I.371), for a step that is
-guessed.
+guessed from the holders that the messages have met.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
@@ -35,8 +34,10 @@ from .options import TaskOptions
 # The shortest delay of a message that waits for its lock, or for a store that does not answer.
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 15.0
+# For how long a holder needs its lock, while nothing is known of that.
+FIRST_NEED_SECONDS = 0.2
 # Between two turns of a lock that is held for less: a few times what a delivery takes.
-SHORTEST_STEP_SECONDS = 0.15
+SHORTEST_STEP_SECONDS = 0.05
 # The longest delay of a redelivery, while it waits for the first run of the same message.
 LONGEST_REDELIVERY_DELAY_SECONDS = 60.0
 # The longest delay, give or take a quarter, of a message that an operator's hold keeps from its
@@ -199,28 +200,57 @@ def _publish(message: Message, delay: float, ours: dict[str, Any]) -> None:
     Task.apply_async(task, sent.args, sent.kwargs, **whole_seconds(task, sent.options))
 
 
+class Turns(NamedTuple):
+    """The note of a lock's turns: what those that it has refused know of it."""
+
+    # When the last turn is that was given, in seconds since the epoch.
+    last: float = 0.0
+    # Since when the holder that was met last has had the lock.
+    since: float = 0.0
+    # For how many seconds a holder needs the lock, as far as that is known.
+    need: float = FIRST_NEED_SECONDS
+
+    def needed(self, since: float, held: float, slots: int = 1) -> float:
+        """Return the ``need`` when a holder is met that has had the lock ``since`` then: for
+        ``held`` seconds, and it goes on.
+
+        If it is another one than before, that one has ended by then, at the latest; with several
+        permits nothing follows from that. And a long run says little about the next one: half of
+        its need is forgotten.
+        """
+        need = self.need
+        if since > self.since:
+            ended = since - self.since if slots == 1 else need
+            need = min(need, ended, max(need / 2, FIRST_NEED_SECONDS))
+        return max(held, need)
+
+
 def _turn(
     message: Message, name: str, slots: int, holder: LockInfo, waited: float, longest: float
 ) -> float:
     """Take the next turn of the lock ``name`` for a message. Returns the delay in seconds."""
     now, task, turn, ends_in = time.time(), message.task, None, None
-    held = waited if holder.acquired_at is None else max(0.0, age(holder.acquired_at))
+    acquired = holder.acquired_at
+    held = waited if acquired is None else max(0.0, age(acquired))
+    since = 0.0 if acquired is None else acquired.timestamp()
     if holder.held_by is not None:
         held, ends_in = 0.0, holder.ttl
     elif holder.cooling:
         held, ends_in = held + (holder.ttl or 0.0), holder.ttl
-    following = partial(
-        next_turn, held=held, ends_in=ends_in, slots=slots, longest=longest,
-        shortest=1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS,
-    )  # fmt: skip
+    shortest = 1.0 if delays_natively(task.app) else SHORTEST_STEP_SECONDS
 
     def take(text: str | None) -> str | None:
         nonlocal turn
-        last = now
+        before = Turns()
         with suppress(ValueError):  # Of a text that is no turn.
-            last = float(text or 0.0)
-        turn = following(last - now)
-        return None if turn is None else repr(now + turn)
+            before = Turns(*map(float, (text or "").split()[:3]))
+        need = held if holder.cooling else before.needed(since, held, slots)
+        turn = next_turn(
+            before.last - now, held, need,
+            ends_in=ends_in, slots=slots, longest=longest, shortest=shortest,
+        )  # fmt: skip
+        # With the task id: two that write the same text would both count as its writer.
+        return None if turn is None else f"{now + turn!r} {since!r} {need!r} {message.id}"
 
     with suppress(StoreUnavailable):
         task.locks.store.update_note(f"turn {name}", take, longest)
@@ -228,27 +258,27 @@ def _turn(
 
 
 def next_turn(
-    last: float, held: float, *, ends_in: float | None = None, slots: int = 1,
+    last: float, held: float, need: float, *, ends_in: float | None = None, slots: int = 1,
     longest: float = LONGEST_DELAY_SECONDS, shortest: float = SHORTEST_STEP_SECONDS,
 ) -> float | None:  # fmt: skip
     """Return in how many seconds the next turn of a lock is; None if it would be later than
     ``longest``: then there is none, and the message asks again.
 
     A lock that is held is expected to be held for as long again as it has been (Lindy's law), and a
-    quarter longer: a message that comes too early is refused once more. A lock that cools says when
-    it ends, and how long that took; an operator's hold says when it ends. The turn is not before
-    the holder has ended.
+    quarter longer, as what a holder needs is: a message that comes too early is refused once more.
+    A lock that cools says when it ends, and how long that took; an operator's hold says when it
+    ends. The turn is not before the holder has ended.
 
     Args, all in seconds:
         last: from now until the last turn that was given; 0 or less if that is past.
-        held: how long the lock has been held; of one that cools, how long it will have been; 0 of
-            an operator's hold, which tells nothing about those that come after it.
+        held: how long the lock has been held.
+        need: how long a holder needs it; of one that cools, how long it will have been taken.
         ends_in: how long the holder goes on to have the lock, if it says so.
         slots: the number of its permits.
         shortest: the shortest step.
     """
     remaining = 1.25 * held if ends_in is None else ends_in
-    step = remaining if ends_in is None else held
+    step = 1.25 * need if ends_in is None else need
     step = min(max(step / slots, shortest), longest)
     after = step + (last if 0.0 < last <= LONGEST_DELAY_SECONDS else 0.0)
     turn = max(FIRST_DELAY_SECONDS, min(remaining, longest), after)

@@ -35,7 +35,7 @@ from ..guards import AWAY
 from ..stores.base import Grant, Note, Refusal
 from .call import Call, Send
 from .message import Message, skip, tell
-from .note import RowTaken, Skip
+from .note import CameBack, RowTaken, Skip
 from .requeue import come_back, leave_worker, retry_or_raise, wait_for_store, wait_freely
 from .row import Row
 
@@ -188,6 +188,9 @@ class Run:
                     if isinstance(error, kinds) and not self.row.begun:
                         holder = getattr(error, "holder", None)
                         tell(message, "given_up", reason, holder=holder)
+            if isinstance(error, CameBack):
+                # Celery copies and formats each frame, twice.
+                raise error.with_traceback(None) from None
             raise
         finally:
             self.error = None  # Its traceback refers to this run.

@@ -10,7 +10,7 @@ import pytest
 
 from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import NANOSECONDS, Burst
-from django_tasklock.celery.requeue import delay_until, next_turn
+from django_tasklock.celery.requeue import Turns, delay_until, next_turn
 
 
 def burst(last: float, first: float = 0, task_id: str = "a", kept: float = 0) -> Burst:
@@ -93,30 +93,55 @@ def test_a_retry_is_as_old_as_its_call(ours: dict[str, Any], moment: float) -> N
 
 
 @pytest.mark.parametrize(
-    ("last", "held", "options", "seconds"),
+    ("last", "held", "need", "options", "seconds"),
     [
-        pytest.param(0.0, 2.4, {}, 3.0, id="when the holder is to end"),
-        pytest.param(0.0, 0.01, {}, 0.5, id="not at once"),
-        pytest.param(-9.0, 2.4, {}, 3.0, id="the last turn is past"),
-        pytest.param(3.0, 1.2, {}, 4.5, id="a step after the last turn"),
-        pytest.param(1.0, 0.01, {}, 1.15, id="by the shortest step"),
-        pytest.param(3.0, 1.2, {"slots": 5}, 3.3, id="several permits: shorter steps"),
-        pytest.param(0.0, 6.0, {"ends_in": 4.0}, 6.0, id="when it is cool, and has run"),
-        pytest.param(0.0, 0.0, {"ends_in": 4.0}, 4.0, id="when the operator's hold ends"),
-        pytest.param(4.0, 0.0, {"ends_in": 4.0}, 4.15, id="of a hold, soon after the one before"),
-        pytest.param(0.0, 3600.0, {}, 15.0, id="after a long hold the last turn that there is"),
-        pytest.param(14.0, 2.0, {}, None, id="none: it would be too late"),
-        pytest.param(16.0, 2.0, {}, 2.5, id="a last turn that nobody gives counts as none"),
-        pytest.param(0.0, 60.0, {"longest": 2.0}, 2.0, id="a follow-up asks sooner"),
+        pytest.param(0.0, 2.4, 2.4, {}, 3.0, id="when the holder is to end"),
+        pytest.param(0.0, 0.1, 2.4, {}, 3.0, id="when it has had what a holder needs"),
+        pytest.param(0.0, 0.01, 0.2, {}, 0.5, id="not at once"),
+        pytest.param(-9.0, 2.4, 2.4, {}, 3.0, id="the last turn is past"),
+        pytest.param(3.0, 0.1, 1.2, {}, 4.5, id="a step after the last turn"),
+        pytest.param(1.0, 0.01, 0.01, {}, 1.05, id="by the shortest step"),
+        pytest.param(3.0, 1.2, 1.2, {"slots": 5}, 3.3, id="several permits: shorter steps"),
+        pytest.param(0.0, 6.0, 6.0, {"ends_in": 4.0}, 6.0, id="when it is cool, and has run"),
+        pytest.param(0.0, 0.0, 0.2, {"ends_in": 4.0}, 4.0, id="when the operator's hold ends"),
+        pytest.param(4.0, 0.0, 0.2, {"ends_in": 4.0}, 4.2, id="of a hold, after the one before"),
+        pytest.param(0.0, 3600.0, 3600.0, {}, 15.0, id="after a long hold the last one there is"),
+        pytest.param(14.0, 2.0, 2.0, {}, None, id="none: it would be too late"),
+        pytest.param(16.0, 2.0, 2.0, {}, 2.5, id="a last turn that nobody gives counts as none"),
+        pytest.param(0.0, 60.0, 60.0, {"longest": 2.0}, 2.0, id="a follow-up asks sooner"),
     ],
 )
 def test_the_next_turn(
-    last: float, held: float, options: dict[str, Any], seconds: float | None
+    last: float, held: float, need: float, options: dict[str, Any], seconds: float | None
 ) -> None:
-    # Given a last turn from now, and a lock that has been held for so long
-    turn = next_turn(last, held, **options)
+    # Given a last turn from now, a lock that has been held for so long, and what a holder needs
+    turn = next_turn(last, held, need, **options)
     # I expect the next message to come so many seconds from now, or to get no turn
     assert turn == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("need", "since", "held", "slots", "seconds"),
+    [
+        pytest.param(0.2, 0.0, 0.1, 1, 0.2, id="the first holder is met soon"),
+        pytest.param(0.2, 0.0, 0.7, 1, 0.7, id="it needs as long as it has had the lock"),
+        pytest.param(0.7, 0.0, 0.1, 1, 0.7, id="what it needed when it was met later"),
+        pytest.param(0.2, 0.03, 0.01, 1, 0.03, id="the next one: the first had ended by then"),
+        pytest.param(0.2, 0.03, 0.01, 2, 0.2, id="another permit: nobody has ended"),
+        pytest.param(0.2, 9.0, 0.01, 1, 0.2, id="a later one, after nobody knows how many"),
+        pytest.param(1.0, 9.0, 0.01, 1, 0.5, id="the next may need less than a long run"),
+        pytest.param(1.0, 9.0, 0.8, 1, 0.8, id="it does not"),
+        pytest.param(0.2, -9.0, 0.1, 1, 0.2, id="a key of other code, or of an earlier clock"),
+        pytest.param(float("nan"), 9.0, 0.1, 1, 0.1, id="a note of nonsense"),
+    ],
+)
+def test_what_a_holder_needs(
+    need: float, since: float, held: float, slots: int, seconds: float
+) -> None:
+    # Given what the note says, when its holder had the lock since 1000.0
+    before = Turns(0.0, 1000.0, need)
+    # I expect it to know this, when a holder is met that has had the lock since then
+    assert before.needed(1000.0 + since, held, slots) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -119,6 +120,14 @@ def test_a_requeued_message_is_the_same_but_for_what_the_broker_has_counted(room
         assert (anew.args, anew.ours["sent"]) == (message.args, message.ours["sent"])
         assert anew.headers.keys().isdisjoint({"x-delivery-count", "x-death"})
         lease.release()
+
+
+def test_a_message_that_comes_back_leaves_few_frames(room: Mailroom) -> None:
+    """Celery copies and formats each of them twice, for each message that waits."""
+    message, _lease = refused(room)
+    state, error = room.deliver(message)
+    frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    assert (state, frames) == ("IGNORED", ["trace_task", "__call__", "__call__"])
 
 
 @pytest.mark.parametrize("how", ["acks_late", "acks_late, counted", ""])
@@ -329,3 +338,28 @@ def test_a_refused_message_takes_its_turn(
     assert later == pytest.approx(seconds, abs=0.3) if seconds else 11 <= later <= 19
     turn = store.get_note("turn job:1")
     assert (turn == repr(now + last)) is (seconds is None), "it has taken its turn"
+
+
+def test_messages_that_are_refused_at_once_get_a_turn_each(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though both would write the same moment."""
+    first, _lease = refused(room)
+    room.task(on_conflict="retry").delay(1)
+    second = room.take()
+    held_for(monkeypatch, 0.01)
+    store: Any = locks.store
+    before = time.time() + 3
+    store.set_note(Note("turn job:1", repr(before), LONG))
+    put = store.put
+
+    def meets(changes: Any, *more: Any) -> Any:
+        if changes[0].name == " turn job:1":
+            monkeypatch.setattr(store, "put", put)
+            assert elsewhere(room, second)[0] == "IGNORED"
+        return put(changes, *more)
+
+    monkeypatch.setattr(store, "put", meets)
+    assert room.deliver(first)[0] == "IGNORED"
+    last, *_ = store.get_note("turn job:1").split()
+    assert float(last) - before == pytest.approx(2 * 0.25, abs=0.001)

@@ -173,7 +173,8 @@ def test_37_what_hides_the_arguments_of_a_call_hides_them_while_it_waits(stage: 
 @pytest.mark.nightly
 def test_many_jobs_of_one_lock_come_back_one_after_the_other(shared: Stage) -> None:
     """Forty messages at once, one lock, four children: nobody asks again and again, none is lost,
-    and the lock does not stand free for long. The bounds are for a busy machine."""
+    and the lock does not stand free for long. On an idle machine each comes twice, and they take
+    10 s; the bounds are for a busy one."""
     job = shared.job()
     began = time.monotonic()
     results = [shared.send("retry", job, [{"seconds": 0.2}]) for _ in range(40)]
@@ -183,7 +184,8 @@ def test_many_jobs_of_one_lock_come_back_one_after_the_other(shared: Stage) -> N
     received = shared.ledger.entries("received")
     counts = [sum(entry.task_id == result.id for entry in received) for result in results]
     print(f"{took:.1f} s; deliveries: {sum(counts) / 40:.1f} on average, {max(counts)} at most")
-    assert max(counts) <= 10
+    assert max(counts) <= 6
+    assert sum(counts) <= 100
     assert took < 25
     assert shared.ledger.overlaps(job=job) == []
     shared.assert_settled()
