@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from random import SystemRandom
 from secrets import token_urlsafe
 
@@ -23,7 +23,7 @@ new_token: Callable[[], str] = partial(token_urlsafe, 16)
 
 def token_of(text: str) -> str:
     """Return what identifies a text, in the form of a token."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return urlsafe_b64encode(digest)[:TOKEN_CHARACTERS].decode("ascii")
 
 

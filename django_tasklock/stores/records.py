@@ -237,9 +237,9 @@ def record_of(value: bytes | str) -> Record | None:
     return read if type(read) is dict and _is_ours(read) else None
 
 
-def plain_note(record: Record) -> bytes:
-    """Return a note as a store may write it in less space: its token, and its text."""
-    return f"{record['token']}{record['text']}".encode("utf-8", "surrogatepass")
+def plain_note(text: str) -> bytes:
+    """Return a note's text as a store may write it in less space: its token, and the text."""
+    return f"{token_of(text)}{text}".encode("utf-8", "surrogatepass")
 
 
 def note_of(value: bytes) -> Record | None:

@@ -177,7 +177,7 @@ def plain(data: bytes) -> None:
     """What is under a note's name is a note that can be written again, or counts as none."""
     found = note_of(data)
     if found is not None and "text" in found:
-        again = note_of(plain_note(found))
+        again = note_of(plain_note(found["text"]))
         assert again is not None
         assert (again["token"], again["text"]) == (found["token"], found["text"])
 
@@ -204,7 +204,7 @@ def as_json(value: object) -> bytes:
 SEEDS: Mapping[Callable[[bytes], None], Sequence[bytes]] = {
     record: [each(text_of_record(RECORD)) for each in (str.encode, pickle.dumps, as_json)],
     plain: [
-        plain_note(note_record("s1 a-token")),
+        plain_note("s1 a-token"),
         pickle.dumps(text_of_record(note_record("a-task-id", "queued " + 300 * "a"))),
     ],
     name: [b"video:1", b" queued a", b"video:1\n1:lock:video:1"],

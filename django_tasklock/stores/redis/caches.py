@@ -30,7 +30,7 @@ class Encoding:
         """The value to write for a record. That of a note is a plain text, which needs less space:
         nobody reads one through the cache."""
         if "text" in record and "key" not in record:
-            return plain_note(record)
+            return plain_note(record["text"])
         value = self._dumps(text_of_record(record))
         return value.encode() if isinstance(value, str) else bytes(value)
 

@@ -13,6 +13,7 @@ from ..._values import clock
 from ..._values.lock_info import Event, LockKeys
 from ..._values.owner import SINCE, Owner
 from ..._values.slots import base_of
+from ..._values.tokens import TOKEN_CHARACTERS
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable
 from .. import records
@@ -255,9 +256,8 @@ class RedisStore(BaseStore):
 
     def _words_of(self, note: Note) -> tuple[bytes, bytes, bytes]:
         """What acquire.lua has to know of a note. Its value is empty if there shall be none."""
-        record = records.note_record(note.text, note.key)
-        value = self.encoding.value_of(record) if note.text else b""
-        return record["token"].encode(), value, milliseconds(note.ttl)
+        value = records.plain_note(note.text)
+        return value[:TOKEN_CHARACTERS], value if note.text else b"", milliseconds(note.ttl)
 
     def _extend(self, batch: Sequence[Extension], wait: ReplicaWait | None) -> builtins.list[bool]:
         keys, args = [self.keys.index], list[bytes]()
