@@ -7,7 +7,6 @@ from typing import Any
 from django.contrib.admin.utils import quote
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
 from .._values.printable import printable
@@ -37,8 +36,8 @@ def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
         query = {"store": request.GET["store"], **query}
     assert request.resolver_match is not None
     site = request.resolver_match.namespace
-    url = reverse(f"admin:django_tasklock_lock_{view}", args=[*map(quote, args)], current_app=site)
-    return f"{url}?{urlencode(query)}" if query else url
+    name, ids = f"admin:django_tasklock_lock_{view}", [*map(quote, args)]
+    return reverse(name, args=ids, current_app=site, query=query)
 
 
 def lock_url(request: HttpRequest, store: str, name: str) -> str:
