@@ -30,6 +30,13 @@ class OwnToken:
     ``note`` is what the acquire writes; once the lease is granted, what its release is to write.
     """
 
+    # There may be thousands.
+    __slots__ = (
+        "alarm", "bare", "calls", "cooling", "due", "lease", "left", "limit", "names", "note", "of",
+        "reason", "recalled", "record", "renew", "since", "state", "token", "ttl", "until",
+        "way_out",
+    )  # fmt: skip
+
     def __init__(
         self, of: ref[Any], names: Sequence[str], token: str, ttl: float, record: dict[str, Any],
         note: Note | None = None, renew: bool = False,
