@@ -4,6 +4,7 @@ and its scripts."""
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,8 +15,10 @@ from django.core.cache import cache, caches
 
 import django_tasklock.stores
 from django_tasklock import StoreUnavailable, locks
+from django_tasklock._values.owner import owner_record
+from django_tasklock._values.tokens import new_token
 from django_tasklock.stores import stores
-from django_tasklock.stores.records import LISTED
+from django_tasklock.stores.records import LISTED, record_of
 from tests import needs
 from tests.agent import run_python
 from tests.conftest import UseCaches, UseRedis
@@ -107,6 +110,26 @@ def test_stores_on_one_cache_have_locks_of_their_own(
         assert [info.name for info in locks.using(alias).list()] == ["video:1"]
         assert stores[alias].get_note("queued task") == alias
     assert caches["default"].get("video:1") != caches["default"].get("lock:video:1")
+
+
+@pytest.mark.parametrize("serializer", ["json.JSONSerializer", "pickle.PickleSerializer"])
+def test_a_lease_has_the_record_of_its_owner_and_of_no_one_like_it(
+    use_redis: UseRedis, serializer: str
+) -> None:
+    # Given owners of whom some are equal for Python
+    use_redis(SERIALIZER=f"django_redis.serializers.{serializer}")
+    store: Any = stores["default"]
+    owners: list[dict[str, Any]] = [
+        {}, owner_record("a task", "7"), {"pid": 7, "task": '"\u00e9\\{}'},
+        {"ttl": 60, "renew": True}, {"ttl": 60.0, "renew": True}, {"ttl": 60, "renew": False},
+    ]  # fmt: skip
+    for token in (new_token(), new_token()):
+        for owner in owners:
+            # I expect each to be written as it is, the first time and later
+            began = time.time()
+            record = dict(record_of(store.encoding.value_of_lease(token, owner)) or {})
+            assert began <= record.pop("at") <= time.time()
+            assert str(sorted(record.items())) == str(sorted({"token": token, **owner}.items()))
 
 
 EACH_VERB = """

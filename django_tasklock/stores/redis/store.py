@@ -109,7 +109,7 @@ class RedisStore(BaseStore):
     def acquire(
         self, names: Sequence[str], token: str, ttl: float, owner: Record, note: Note | None = None
     ) -> Grant | Refusal:
-        value = self.encoding.value_of(records.new_record(token, owner))
+        value = self.encoding.value_of_lease(token, owner)
         return self.acquire_or_join(Question(names, token, ttl, owner, note), value)[0]
 
     def acquire_or_join(

@@ -18,7 +18,6 @@ from ..._values.lock_info import LockKeys
 from ..._values.slots import slot_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
-from ..records import new_record
 from ..waiter import CannotSubscribe, Grant, Question, Refusal
 from .connections import milliseconds
 from .listener import Hearing, Listener
@@ -47,7 +46,7 @@ class RedisWaiter:
         self._listener = self._listeners[-1]
         self._locks: list[LockKeys] = [store.keys.of(name) for name in question.names]
         self._token, self._slots = question.token, question.owner.get("slots")
-        self._value: bytes = store.encoding.value_of(new_record(question.token, question.owner))
+        self._value: bytes = store.encoding.value_of_lease(question.token, question.owner)
         # Its number in the queue, which it keeps; and the fence of the lease that refused it.
         self._number = b""
         self._last = 0
