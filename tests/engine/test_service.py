@@ -227,7 +227,7 @@ STORES = PACKAGE / "stores"
 
 
 @override_settings(TASKLOCK={"default": {"BACKEND": "django_tasklock.stores.memory.MemoryStore"}})
-def test_a_lock_that_is_free_takes_at_most_42_calls_in_9_files() -> None:
+def test_a_lock_that_is_free_takes_at_most_42_calls_in_10_files() -> None:
     # Given a block that has been entered before
     for _ in range(3):
         one_lock()
@@ -249,7 +249,7 @@ def test_a_lock_that_is_free_takes_at_most_42_calls_in_9_files() -> None:
         sys.setprofile(None)
     assert calls["_engine/lock.py"] > 0
     assert calls.total() <= 42, calls
-    assert len(calls) <= 9, calls
+    assert len(calls) <= 10, calls
 
 
 def one_lock() -> None:
