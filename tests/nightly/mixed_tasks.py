@@ -18,11 +18,8 @@ from django_tasklock.guards import StatusGuard
 from tests.stage.app import app
 from tests.stage.scripted import Boom
 
-MODULE = __name__
 IN_A_ROW = 4
 """calls of one task under one name: some run at once, and the others are in the queue then"""
-ROWS = 20
-"""guarded rows, 1 and up"""
 FAILING = 9
 """Each so many calls, one fails."""
 COLLECTING = 7
@@ -94,9 +91,9 @@ LOCKED["block"] = task("block", in_a_block)
 PLAIN = {"plain": task("plain", acks_late=True)}
 
 
-def send(tasks: dict[str, Any], first: int, calls: int) -> None:
-    """Send so many calls, evenly of these tasks; ``first``: how many were sent before."""
+def send(tasks: dict[str, Any], rows: int, first: int, calls: int) -> None:
+    """Send so many calls, evenly of these tasks and rows; ``first``: how many were sent before."""
     in_turn = list(tasks.values())
     for call in range(first, first + calls):
         row = call // IN_A_ROW
-        in_turn[row % len(in_turn)].delay(row % ROWS + 1, call)
+        in_turn[row % len(in_turn)].delay(row % rows + 1, call)

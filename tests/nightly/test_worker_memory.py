@@ -10,13 +10,16 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.nightly import mixed_tasks
 from tests.stage.fixtures import MakeStage
 from tests.stage.stage import Stage
 from tests.stage.workers import Worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+MIXED = "tests.nightly.mixed_tasks"
+"""It is not imported here: its tasks would be those of each app of this process."""
+ROWS = 20
+"""guarded rows, 1 and up"""
 WARM, CALLS, AT_ONCE = 4_000, 14_500, 1_500
 """calls before the first look, those between both, and how many are in the queue together"""
 MOST_BYTES = 3_000_000
@@ -53,8 +56,8 @@ def look(worker: Worker) -> dict[int, Used]:
 def run_calls(stage: Stage, kind: str, first: int, calls: int) -> None:
     """Have a worker run so many calls, and wait until nothing of them is left to do."""
     for at in range(first, first + calls, AT_ONCE):
-        send = f"mixed.send(mixed.{kind}, {at}, {min(AT_ONCE, first + calls - at)})"
-        stage.script(f"import {mixed_tasks.MODULE} as mixed; {send}")
+        send = f"mixed.send(mixed.{kind}, {ROWS}, {at}, {min(AT_ONCE, first + calls - at)})"
+        stage.script(f"import {MIXED} as mixed; {send}")
         stage.assert_settled(120)
 
 
@@ -66,7 +69,7 @@ def lasting_keys(stage: Stage) -> dict[str, int]:
 
 def grown(stage: Stage, kind: str) -> tuple[Used, Used]:
     """How much more the main process, and its children together, have after the calls."""
-    worker = stage.worker(concurrency=2, conf={"imports": [mixed_tasks.MODULE]})
+    worker = stage.worker(concurrency=2, conf={"imports": [MIXED]})
     run_calls(stage, kind, 0, WARM)
     before = look(worker)
     run_calls(stage, kind, WARM, CALLS)
@@ -82,7 +85,7 @@ def grown(stage: Stage, kind: str) -> tuple[Used, Used]:
 
 def test_locked_tasks_leave_nothing_behind(make_stage: MakeStage) -> None:
     stage = make_stage()
-    for _ in range(mixed_tasks.ROWS):
+    for _ in range(ROWS):
         stage.job()
 
     # Given what a worker has more after many calls of a plain task
