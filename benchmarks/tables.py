@@ -22,8 +22,7 @@ Written by `make bench ARGS="--page docs/operations/measured.md"` on {{about}}
 The floor is redis-py with hiredis: `SET key token NX PX`, and a script that deletes the key if it \
 has the token. Contenders take turns in short rounds. A ratio is to the floor's number right \
 before it. A cell is a median; brackets have the middle half. Times depend on the machine, so \
-compare ratios. Redis itself counts commands and round trips. [Performance](performance.md) says \
-what causes the costs.
+compare ratios.
 """
 
 

@@ -40,30 +40,27 @@ def run(bench: Bench) -> Table:
         works = {name: partial(_batch, bench, started, task, tasks) for name, task in TASKS.items()}
         for work in works.values():
             work()
-        trips = {name: work()[-1] for name, work in works.items()}
         calls = {name: _calls(bench, task, tasks) for name, task in TASKS.items()}
         left = {name: _left(bench, work, tasks) for name, work in works.items()}
         measured = interleaved(works, PLAIN, rounds)
     rows: list[dict[str, Cell]] = []
-    for name, (worker_cpu, child_cpu, sent, _) in measured.items():
+    for name, (worker_cpu, child_cpu, sent) in measured.items():
         recipe = measured[RECIPES.get(name, RECIPE)][1].values
         beside = [own / its for own, its in zip(child_cpu.values, recipe, strict=True)]
         rows.append(
             {
                 "": name,
-                "round trips more": trips[name] - trips[PLAIN],
                 "worker's CPU": worker_cpu.ratio,
-                "child's, × recipe": Spread.of(beside),
+                "child's CPU": Spread.of(beside),
                 "sender's CPU": sent.ratio,
-                "calls in the child": round(calls[name]),
-                "memory of a run, bytes": round(left[name]),
+                "calls": round(calls[name]),
+                "memory, bytes": round(left[name]),
             }
         )
     note = (
-        f"{rounds} rounds of {tasks} tasks on a Redis broker. The worker's CPU includes its pool "
-        "child's; it and the sender's are over a plain task. The child's is over the recipe, "
-        "`cache.add` and `delete`; with a row, over the recipe with two updates. Calls are those "
-        "of Python functions. Memory is what Redis still has when the run has ended."
+        f"{rounds} rounds of {tasks} tasks. CPU is over a plain task; the pool child's over "
+        "`cache.add` and `delete`, or these with two updates. Calls: of Python functions in the "
+        "child. Memory: what Redis keeps."
     )
     return Table("A no-op Celery task", note, rows)
 
@@ -92,16 +89,15 @@ def _left(bench: Bench, work: Callable[[], object], tasks: int) -> float:
 
 
 def _batch(bench: Bench, started: Worker, task: Any, tasks: int) -> tuple[float, ...]:
-    """Of one task: processor seconds of the worker, its child and the sender, and round trips."""
+    """Of one task: processor seconds of the worker, of its child, and of the sender."""
     from ..site.models import Job
 
     Job.objects.update(status="ready")
     done(bench, 60)
-    used, before, began = started.cpu(), bench.counts(), time.process_time()
+    used, began = started.cpu(), time.process_time()
     for number in range(tasks):
         task.delay(number)
     sent = time.process_time() - began
     done(bench, 300)
-    trips = bench.counts().since(before).trips
     worker_cpu, child_cpu = map(operator.sub, started.cpu(), used)
-    return worker_cpu / tasks, child_cpu / tasks, sent / tasks, trips / tasks
+    return worker_cpu / tasks, child_cpu / tasks, sent / tasks
