@@ -112,10 +112,9 @@ class Acquiring:
 
     ``template``: what the name was filled from. ``token``: one that `new_token` made, for a process
     that releases what another process acquires. ``note``: the store writes it with the lease, on
-    most stores in the same round trip, unless its key, that of `BaseStore.keyed_note`, has
-    another text: `Use.note_kept`.
-    ``record``: the owner's; None: that of `Use.record`; it is changed. ``tries``: how often its
-    message was requeued.
+    most stores in the same round trip, unless its key, that of `BaseStore.keyed_note`, has another
+    text: `Use.note_kept`. ``record``: the owner's; None: that of `Use.record`; it is changed.
+    ``tries``: how often its message was requeued.
     """
 
     began: float

@@ -75,7 +75,7 @@ def checked_remark(text: Any, what: str) -> str:
 def checked_token(token: Any) -> str:
     """Return ``token``. Raises `TypeError` or `ValueError` unless it has the form that
     `new_token` makes: with any other, a lease could be granted and never released."""
-    text = token if type(token) is str else checked_text(token, "a token")
+    text = checked_text(token, "a token")
     if not is_token(text):
         raise ValueError("a token must have 22 characters of A-Z, a-z, 0-9, - and _")
     return text

@@ -50,8 +50,7 @@ class Handing(Step):
     def adopt(self, run: Run) -> Lease | None:
         """Adopt the lease that the message brings. None if it brings none, or the lease is over:
         the run acquires as usual then. Raises `StoreUnavailable`."""
-        message, task = run.message, run.task
-        handle = message.handle if LEASE in message.ours else None
+        message, task, handle = run.message, run.task, run.message.handle
         if handle is None or handle.alias != task.lock_store:
             return None
         if not _is_of(handle.name, handle.slots, message.name, message.named.slots):

@@ -58,7 +58,7 @@ class Naming:
 
     def arguments_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return a call's arguments as `bound_arguments`. Raises `TypeError` as the call does."""
-        # A function in C, as such a call mostly is, would not ask each parameter what it is.
+        # Mostly all arguments are given by position. To bind a signature takes far longer.
         absent = len(self._plain) - len(args)
         if not kwargs and self._plain and 0 <= absent <= len(self._defaults):
             defaults = self._defaults[len(self._defaults) - absent :]

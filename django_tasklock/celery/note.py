@@ -72,10 +72,9 @@ class RunNote(NamedTuple):
     @classmethod
     def read(cls, text: str | None) -> RunNote:
         """Return the note with this text. A text that is not a note counts as empty."""
-        read = _note(text or "")
-        if text is None or read is None:
+        if (read := _note(text or "")) is None:
             return cls()
-        return cls(int(read[1] or 0), SAYS[text[0]], read[2] or "")
+        return cls(int(read[1] or 0), SAYS[read[0][0]], read[2] or "")
 
 
 class Attempts:

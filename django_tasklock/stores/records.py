@@ -324,7 +324,7 @@ def note_name(key: str) -> str:
     It begins with a space, and has at most `LONGEST_NOTE_NAME` printable characters. That of a
     reservation begins with `LISTED`. The name of such a name is that name.
     """
-    if key.startswith(" "):
+    if is_note(key):
         return key
     name = f" {key}"
     if len(name) <= LONGEST_NOTE_NAME and name.isprintable():
@@ -339,7 +339,7 @@ def note_record(text: str, key: str = "") -> Record:
     ``key``: the note's, where it cannot be read from its name.
     """
     record = {"token": token_of(text), "text": text}
-    return record if key[:1] in ("", " ") or note_name(key) == f" {key}" else {**record, "key": key}
+    return record if is_note(key) or note_name(key) == f" {key}" else {**record, "key": key}
 
 
 def noting(note: Note, expect: str | Held | Foreign) -> Change:
