@@ -17,7 +17,7 @@ PAGE = f"""# Measurements
 
 Written by `make bench ARGS="--page docs/operations/measured.md"` on {{about}}
 
-![The ratios of three tables as bars, beside other libraries: shorter is better]({DRAWING})
+![Ratios as bars: shorter is better]({DRAWING})
 
 The floor is redis-py with hiredis: `SET key token NX PX`, and a script that deletes the key if it \
 has the token. Contenders take turns in short rounds. A ratio is to the floor's number right \
