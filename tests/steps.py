@@ -213,6 +213,8 @@ def fork() -> int:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
+        # pytest-timeout's handler is Python code, which a child that hangs may never run.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(PATIENCE))
     return pid
 

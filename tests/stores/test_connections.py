@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -18,7 +18,7 @@ from django_tasklock import Lease, StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.agent import run_python
 from tests.conftest import UseRedis
-from tests.inside import code_of_connections, wait_for_connections
+from tests.inside import code_of_connections, fork_untold, wait_for_connections
 from tests.interruptions import (
     EVERY,
     Interrupt,
@@ -243,8 +243,8 @@ def test_a_child_closes_what_it_inherited_at_once_also_amid_a_call(server: Redis
 
     assert in_child(child) == [0, True, 1]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        # Where no handler of a fork runs, as in uWSGI's workers: with its first question.
-        monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+        # Where the package is not told of the fork, as in uWSGI's workers: with its first question.
+        monkeypatch.setattr(os, "fork", partial(fork_untold, os.fork))
         assert in_child(child) == [1, True, 1]
     server.pause()
     thread = Meanwhile(lambda: locks.get("video:1"))
