@@ -56,7 +56,7 @@ def note_event(
     jobs.events.append((time.time(), kind, name, owner, holder, fields))
     if now >= jobs.writes_at:
         jobs.writes_at = now + BATCH_SECONDS
-        jobs.later(partial(write_events, store, EVENTS_AT_ONCE), BATCH_SECONDS)
+        jobs.later(partial(_write_batch, store), BATCH_SECONDS)
 
 
 def write_events(store: BaseStore, most: int = MOST_EVENTS) -> float | None:
@@ -79,6 +79,23 @@ def write_events(store: BaseStore, most: int = MOST_EVENTS) -> float | None:
     except StoreUnavailable as error:
         logger.debug("the history of the lock store %s was not written: %s", store.alias, error)
     return 0.0 if events else None
+
+
+def _write_batch(store: BaseStore) -> float | None:
+    """The thread's job."""
+    jobs = jobs_of(store)
+    jobs.writes = True
+    try:
+        return write_events(store, EVENTS_AT_ONCE)
+    finally:
+        jobs.writes = False
+
+
+def finish_writing(store: BaseStore) -> None:
+    """Write all events of this process, and wait for those that the thread writes just now."""
+    write_events(store)
+    while jobs_of(store).writes:
+        time.sleep(0.001)
 
 
 def together(events: Sequence[Event]) -> Event:

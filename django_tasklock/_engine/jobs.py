@@ -70,9 +70,10 @@ class Jobs:
         self.vanished: deque[Any] = deque()
         # Whether the process ends: jobs are not to wait for their moment.
         self.hurries = False
-        # The history's: what is written next, and not before which moment.
+        # The history's: what is written next, not before which moment, and whether the thread is
+        # writing what it has taken from there.
         self.events: deque[Any] = deque(maxlen=MOST_EVENTS)
-        self.writes_at = 0.0
+        self.writes_at, self.writes = 0.0, False
         # Held by the thread as long as it runs.
         self.running = new_lock()
         self._bell = Bell(new_lock())

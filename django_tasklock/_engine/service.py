@@ -32,7 +32,7 @@ from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
 from .acquiring import Acquiring, How, acquire_all, clear
 from .aio import awaited, drive, finish
-from .history import note_event, write_events
+from .history import finish_writing, note_event
 from .keeper import keeper_of
 from .lease import Lease, Use
 from .own_token import OwnToken
@@ -374,7 +374,7 @@ class LockService:
             task_id = recorded(task_id)
         checked_number(limit, "limit")
         store = self.store
-        write_events(store)
+        finish_writing(store)
         return store.events(name, task_id, limit)
 
     # ------------------------------------------------------------------ for code on an event loop

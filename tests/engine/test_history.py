@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -223,6 +224,23 @@ class TestWhatCanGoWrong:
             note("waited", f"video:{number}", Owner())
         assert [write_some(2) for _ in range(3)] == [0.0, 0.0, None]
         assert len(locks.history()) == 5
+
+    def test_what_the_thread_is_writing_is_waited_for(
+        self, on_redis: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store: Any = stores["default"]
+        begun, may_end, record = threading.Event(), threading.Event(), store.record
+
+        def slow(events: Any) -> None:
+            begun.set()
+            assert may_end.wait(PATIENCE)
+            record(events)
+
+        monkeypatch.setattr(store, "record", slow)
+        note("waited", "video:1", Owner())
+        assert begun.wait(PATIENCE)
+        threading.Timer(0.2, may_end.set).start()
+        assert [event.name for event in locks.history()] == ["video:1"]
 
     @pytest.mark.usefixtures("each_fork")
     def test_a_fork_forgets_what_its_parent_has_queued(
