@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -231,6 +232,17 @@ def test_a_lock_that_is_free_takes_at_most_42_calls_in_10_files() -> None:
     # Given a block that has been entered before
     for _ in range(3):
         one_lock()
+
+    # I expect its next use to call few functions, in few files; but once a second a process looks
+    # anew who it is
+    calls = min((calls_of(one_lock) for _ in range(3)), key=Counter.total)
+    assert calls["_engine/lock.py"] > 0
+    assert calls.total() <= 42, calls
+    assert len(calls) <= 10, calls
+
+
+def calls_of(work: Callable[[], None]) -> Counter[str]:
+    """How many functions of each file of the package are called, but for those of the stores."""
     calls: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
@@ -241,15 +253,12 @@ def test_a_lock_that_is_free_takes_at_most_42_calls_in_10_files() -> None:
         if event == "call" and path.is_relative_to(PACKAGE) and not of_store:
             calls[str(path.relative_to(PACKAGE))] += 1
 
-    # I expect its next use to call few functions, in few files
     sys.setprofile(count)
     try:
-        one_lock()
+        work()
     finally:
         sys.setprofile(None)
-    assert calls["_engine/lock.py"] > 0
-    assert calls.total() <= 42, calls
-    assert len(calls) <= 10, calls
+    return calls
 
 
 def one_lock() -> None:
