@@ -36,8 +36,8 @@ REASON = "reason"
 LARGEST_PID = 2**31 - 1
 # The kernel rounds starts: those of one process may differ by so much.
 SAME_START_TICKS = 2
-# Of a digest: of four billion other places one looks like this one.
-PLACE_CHARACTERS = 8
+# Of the digest of a pid space: of four billion others one looks like it.
+PID_SPACE_CHARACTERS = 8
 # How long a process goes by what it has last read of itself.
 KNOWN_SECONDS = 1.0
 
@@ -207,7 +207,7 @@ def place(owner: Owner) -> str:
 
 
 _this_process: dict[str, Any] = {}
-_place = ""
+_pid_space = ""
 # When that was last read, on the clock that a checkpoint does not stop.
 _read_at = 0.0
 
@@ -259,7 +259,7 @@ def recorded(value: object) -> str:
 def process_words() -> str:
     """This process as a short text, for `lives`."""
     here = this_process()
-    return f"{here['pid']} {here['start']} {_place}"
+    return f"{here['pid']} {here['start']} {_pid_space}"
 
 
 def lives(words: str) -> bool | None:
@@ -268,7 +268,7 @@ def lives(words: str) -> bool | None:
     with suppress(ValueError):
         pid, start, where = words.split(" ")
         owner = Owner(**{**this_process(), "pid": int(pid), "start": int(start)})
-        return owner.alive() if where == _place else None
+        return owner.alive() if where == _pid_space else None
     return None
 
 
@@ -284,17 +284,17 @@ def this_process() -> dict[str, Any]:
 
 
 def _read_this_process() -> None:
-    global _read_at, _place
+    global _read_at, _pid_space
     pid, _read_at = getpid(), time.time()
+    here = {
+        "host": recorded(socket.gethostname()),
+        "boot": boot_id(),
+        "pidns": pid_namespace(),
+        "timens": time_namespace(),
+    }
+    # Within one pid space a pid means one process. It is known before the process is, for which
+    # other threads look.
+    where = " ".join(map(str, here.values()))
+    _pid_space = hashlib.sha256(where.encode()).hexdigest()[:PID_SPACE_CHARACTERS]
     # One step of the interpreter: other threads find the old ones, or the new ones.
-    _this_process.update(
-        host=recorded(socket.gethostname()),
-        pid=pid,
-        boot=boot_id(),
-        pidns=pid_namespace(),
-        timens=time_namespace(),
-        start=start_of(pid),
-    )
-    # All of it that is the same for the processes that can know of each other whether they live.
-    where = " ".join(str(_this_process[name]) for name in ("host", "boot", "pidns", "timens"))
-    _place = hashlib.sha256(where.encode()).hexdigest()[:PLACE_CHARACTERS]
+    _this_process.update(here, pid=pid, start=start_of(pid))
