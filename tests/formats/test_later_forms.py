@@ -7,23 +7,25 @@ import json
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.cache import cache
+from django.test.utils import override_settings
 
 from django_tasklock import lock, locks
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import BaseStore, Note
 from tests.conftest import UseRedis
-from tests.inside import keep_events_for, owner_record
+from tests.inside import LARGEST_PID, keep_events_for, owner_record
 from tests.mailroom import REDELIVERY, Mailroom, Runs, mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, held_by, holder, in_child, server, taken, unavailable
+from tests.steps import LONG, held_by, holder, server, taken, unavailable
 
 LATER = {"format": 2}
 
 
 def held_in_a_later_form(name: str = "job:1", ttl: float = LONG) -> None:
     """A lock of a process that has ended, in a form that this version does not know."""
-    in_child(lambda: held_by({**LATER, **owner_record()}, name, ttl))
+    held_by({**LATER, **owner_record(), "pid": LARGEST_PID}, name, ttl)
 
 
 @pytest.fixture
@@ -35,8 +37,10 @@ def room(use_redis: UseRedis, redis_server: RedisServer) -> Any:
 
 
 def test_a_lease_of_a_later_form_excludes_and_is_shown_and_nobody_takes_it_over(
-    each_store: BaseStore,
+    each_store: BaseStore, request: pytest.FixtureRequest
 ) -> None:
+    if request.node.callspec.id in ("memory", "quorum-of-memory"):
+        pytest.skip("no other version writes into this process's memory")
     # Given a lease of a process that is gone, in a form that is not known
     held_in_a_later_form()
 
@@ -122,6 +126,26 @@ def test_a_message_whose_handle_is_not_known_waits_for_its_lease(room: Mailroom)
     # And to run when the lease is over, or in a worker that can read the handle
     locks.clear("job:1")
     assert room.work_off() == [("SUCCESS", None)]
+
+
+def test_a_message_waits_for_its_own_lease_after_a_change_of_the_serializer(
+    room: Mailroom, use_redis: UseRedis
+) -> None:
+    """All else is read in either form. To adopt compares the lease's version as it was written."""
+    # Given a view that has handed its lease on, and a worker with another serializer
+    runs = Runs()
+    task = room.task(runs, acks_late=True, on_conflict="skip")
+    with lock("job:1", ttl=LONG) as lease:
+        task.apply_async([1], lease=lease)
+    before = settings.CACHES["default"]
+    options = before["OPTIONS"] | {"SERIALIZER": "django_redis.serializers.json.JSONSerializer"}
+    with override_settings(CACHES={**settings.CACHES, "default": before | {"OPTIONS": options}}):
+        # I expect its message to come back, and to run when the lease is over
+        assert holder("job:1").detached
+        assert room.deliver(room.take())[0] == "IGNORED"
+        assert not runs
+        assert locks.clear("job:1")
+        assert room.work_off() == [("SUCCESS", None)]
 
 
 def test_events_of_a_later_kind_are_left_out(
