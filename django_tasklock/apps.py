@@ -40,15 +40,15 @@ def _check(**_: Any) -> list[CheckMessage]:
     costs little more: Django's own checks import the URLconf with all views. A process that has not
     imported Celery has no tasks of it.
     """
-    from .checks import check_app, check_stores, check_views
+    from .checks import check_stores, check_views
     from .tasks import check_locked
 
     messages = check_stores() + check_views() + check_locked()
-    if "celery" not in sys.modules:
-        return messages + check_app()
-    from .celery.checks import check_tasks
+    if "celery" in sys.modules:
+        from .celery.checks import check_tasks
 
-    return messages + check_tasks()
+        messages += check_tasks()
+    return messages
 
 
 def _check_servers(**_: Any) -> list[CheckMessage]:

@@ -11,7 +11,6 @@ id                      level    condition
 ``W007``                warning  the cache is a DatabaseCache: nor is its ``add`` of an expired key
 ``W008``                warning  two calls of the cache's KEY_FUNCTION for one name differ
 ``I001``                info     the cache ignores its errors; its locks do not
-``W006``                warning  the module of the project's Celery app was not imported
 ``W011``                warning  a view's lock ends before the transaction of its request
 ``W012``                warning  a setting's name begins as ours do, and nothing reads it
 ``W003``                warning  ``--deploy``: the store did not answer
@@ -22,12 +21,10 @@ the id of the finding   warning  ``--deploy``: what `BaseStore.check` finds on t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import Context
-from importlib.util import find_spec
 from typing import Any
 
 from django.conf import settings
@@ -95,20 +92,6 @@ def check_servers(**_: Any) -> Messages:
     return [message for alias in configured_stores() for message in _check_server(alias)]
 
 
-def check_app() -> Messages:
-    """Return a warning if the project has a Celery app that this process did not import."""
-    module = _celery_module()
-    if module is None or module in sys.modules:
-        return []
-    text = (
-        f"{module} was not imported: tasks are not checked, and what this process sends goes "
-        "to Celery's default broker, on localhost."
-    )
-    package = module.rpartition(".")[0]
-    hint = f"Import it in {package}/__init__.py: from .celery import app as celery_app"
-    return [message("W006", text, hint)]
-
-
 def check_views() -> Messages:
     """Return a warning for each view whose lock ends before the transaction that ATOMIC_REQUESTS
     opens around all decorators. A lock below ``api_view`` of DRF is not seen."""
@@ -143,17 +126,6 @@ def check_lock(guard: Any, how: Any, option: str) -> Iterator[Found]:
                 how.cooling.check(store)
         except InvalidLockConfig as wrong:
             yield "E006", wrong, None
-
-
-def _celery_module() -> str | None:
-    """Return the module ``celery`` beside the settings, or in a package around them."""
-    package = str(getattr(settings, "SETTINGS_MODULE", None) or "").rpartition(".")[0]
-    while package:
-        with suppress(ImportError, ValueError):
-            if find_spec(f"{package}.celery") is not None:
-                return f"{package}.celery"
-        package = package.rpartition(".")[0]
-    return None
 
 
 def _errors(read: Callable[[], object]) -> Messages:

@@ -32,7 +32,7 @@ from django.core import checks
 
 from .._compat.celery import active_apps, is_of_function, is_of_project
 from .._values.printable import printable
-from ..checks import Found, check_app, check_lock, message
+from ..checks import Found, check_lock, message
 from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
@@ -50,10 +50,8 @@ SAY_WHOSE = (
 def check_tasks() -> list[checks.CheckMessage]:
     """Load the tasks, as workers do, and return what is wrong with them. Their options were checked
     when they were made."""
-    if _project_apps():
-        messages = [_not_loaded(*each) for each in not_loaded(_project_apps)]
-    else:
-        messages = check_app()
+    of_project = not_loaded(lambda: filter(is_of_project, active_apps()))
+    messages = [_not_loaded(*each) for each in of_project]
     with suppress(InvalidLockConfig):  # The check of the stores reports it.
         configured_stores()
         for task in all_tasks().values():
@@ -78,10 +76,6 @@ def _same_rows() -> Iterator[checks.CheckMessage]:
             what = f"task {name}: its guard claims rows that {', '.join(others)} claims too."
             yield message("W013", what, SAY_WHOSE)
         seen[name] = guard
-
-
-def _project_apps() -> list[Any]:
-    return [app for app in active_apps() if is_of_project(app)]
 
 
 def _not_loaded(app: Any, imported: bool, error: Exception) -> checks.CheckMessage:
