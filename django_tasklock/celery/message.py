@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timezone
-from enum import Enum
 from typing import Any
 
 from celery import states
@@ -33,29 +32,6 @@ from .note import Attempts, Skip
 from .options import Limit, TaskOptions
 
 
-class Origin(Enum):
-    """Where a call comes from, which says what becomes of it if its process dies."""
-
-    DIRECT = "direct"  # A call of the task itself, perhaps inside a run: no message.
-    EAGER = "eager"  # It runs in the process that has sent it: no message that can be requeued.
-    EARLY = "early"  # Its message is acknowledged before it runs, and is lost with its process.
-    LATE = "late"  # The broker keeps its message until it has ended, and delivers it again.
-
-    @classmethod
-    def of(cls, task: TaskOptions, request: Any, args: Any, kwargs: Any) -> Origin:
-        """Return that of a call with these arguments, which is just beginning."""
-        # Celery makes the request for the message's own call, which another class of the task may
-        # repeat. A call from inside a body, or from a hook of the task after it, shows the request
-        # of the run around it.
-        reached = "tasklock_run" in request.__dict__
-        again = reached and request.tasklock_run is None and is_of(request, args, kwargs)
-        if request.called_directly or (reached and not again):
-            return cls.DIRECT
-        if request.is_eager or not request.id:
-            return cls.EAGER
-        return cls.LATE if task.acks_late else cls.EARLY
-
-
 class Message:
     """The message of one call of ``task``; or a call without a message, which has no ``id``.
 
@@ -67,11 +43,18 @@ class Message:
     def __init__(self, task: TaskOptions, request: Any, args: Any, kwargs: Any) -> None:
         self.task, self.request = task, request
         self.id: Any = request.id  # None for a direct call.
-        self.origin = Origin.of(task, request, args, kwargs)
-        # Whether Celery made the request for this very call.
-        self.own = self.origin is not Origin.DIRECT
-        # Whether there is a message that can be requeued.
-        self.queued = self.origin in (Origin.EARLY, Origin.LATE)
+        # Celery makes the request for the message's own call, which another class of the task may
+        # repeat. A call from inside a body, or from a hook of the task after it, shows the request
+        # of the run around it.
+        reached = "tasklock_run" in request.__dict__
+        again = reached and request.tasklock_run is None and is_of(request, args, kwargs)
+        # Whether Celery made the request for this very call: it is no direct call of the task.
+        self.own = not request.called_directly and (again or not reached)
+        # Whether there is a message that can be requeued: the call is not eager.
+        self.queued = self.own and not request.is_eager and bool(request.id)
+        # Whether the broker keeps the message until its run has ended, and delivers it again if its
+        # process dies.
+        self.late = self.queued and bool(task.acks_late)
         headers: dict[str, Any] = dict(request.headers or {})
         ours = headers.pop(HEADER, None) or request.__dict__.get(HEADER)  # If it is called again.
         if self.own:
@@ -85,8 +68,8 @@ class Message:
         # How often a quorum queue of RabbitMQ has delivered the message before.
         self.deliveries: int = headers.get("x-delivery-count") or 0
         marked = self.ours.get("copy") or (request.delivery_info or {}).get("redelivered")
-        counts, again = self.origin is Origin.LATE, self.queued and bool(marked)
-        self.attempts = Attempts(task.locks, request, self.ours, counts=counts, again=again)
+        again = self.queued and bool(marked)
+        self.attempts = Attempts(task.locks, request, self.ours, counts=self.late, again=again)
 
     def __str__(self) -> str:
         return f"{self.task.name}[{self.id}]"
@@ -132,7 +115,7 @@ class Message:
     def rejectable(self) -> bool:
         """Whether the broker delivers the message again if it is rejected: it has the message
         still, and its queue does not drop it for having delivered it too often."""
-        return self.origin is Origin.LATE and self.deliveries < self.task.lock_max_attempts
+        return self.late and self.deliveries < self.task.lock_max_attempts
 
     def refuse_broadcast(self) -> None:
         """Raise `InvalidLockConfig` for a message that all workers got."""
@@ -169,7 +152,7 @@ class Message:
         """Return whether the message, or one in its place, is delivered again after this error."""
         if isinstance(error, Exception):
             return isinstance(error, Ignore | Retry) or bool(getattr(error, "requeue", False))
-        return self.origin is Origin.LATE
+        return self.late
 
     def end_reserved(self) -> bool:
         """End what is reserved for the message, before its body reads anything: calls that were

@@ -27,7 +27,7 @@ from .._values.printable import logger
 from .._values.tokens import chance
 from ..exceptions import RequeueFailed, StoreUnavailable
 from .call import HEADER, MOMENT, REFUSED, SERIALIZER, whole_seconds
-from .message import Message, Origin, tell
+from .message import Message, tell
 from .note import CameBack
 from .options import TaskOptions
 
@@ -135,7 +135,7 @@ def not_sent(message: Message, error: Exception) -> None:
     if ``error`` says that the broker did not take it. Celery would give the message up for a retry,
     and for a replacement call the task failed. Raises `Reject`, or what `come_back` raises."""
     cause = error.args[0] if isinstance(error, Reject) else error
-    if message.origin is not Origin.LATE or not isinstance(cause, not_taken(message.task)):
+    if not message.late or not isinstance(cause, not_taken(message.task)):
         return
     logger.warning("%s could not go on, and is to be delivered again: %s", message, cause)
     if not message.rejectable:

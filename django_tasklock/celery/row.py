@@ -11,7 +11,7 @@ from .._engine.lease import Lease
 from .._values.printable import logger
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
-from .message import Message, Origin
+from .message import Message
 from .note import CameBack, RowTaken, Skip
 from .requeue import retry_or_raise
 
@@ -105,7 +105,8 @@ class Row(GuardedRow):
     def comes_again(self, lease: Lease | None, error: BaseException) -> bool:
         again = isinstance(error, Retry | CameBack | Skip) or bool(getattr(error, "requeue", False))
         again |= isinstance(error, StoreUnavailable) and not self.begun
-        ends = super().comes_again(lease, error) and self.message.origin is not Origin.EARLY
+        kept = self.message.late or not self.message.queued
+        ends = super().comes_again(lease, error) and kept
         return again or is_own_loss(error, lease) or ends
 
 

@@ -18,7 +18,6 @@ from .conflicts import CONFLICTS, Decided
 from .debounce import Debounce
 from .handing import Handing, detached
 from .limits import Limits
-from .message import Origin
 from .option_checks import check_call, check_class
 from .options import TaskOptions
 from .redelivery import Redelivery
@@ -223,7 +222,7 @@ class LockedTask(TaskOptions):
         """Send in the block what is to go on with the run's work. ``raised``: how it says that the
         broker did not take that; the message comes back then."""
         run = self._run
-        if run is not None and run.message.origin is Origin.LATE and not run.lease.detached:
+        if run is not None and run.message.late and not run.lease.detached:
             run.lease.assert_held()
         if run is not None and isinstance(run.lease, Lease):
             go_on(run.lease)
