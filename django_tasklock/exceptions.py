@@ -61,10 +61,7 @@ class LockNotAcquired(TaskLockError):
         if self.holder is None and self.args[1] is not None:
             return f"the lock {self.name!r} is taken"  # Held or cooling.
         if self.holder is not None and self.holder.cooling:
-            if self.holder.ttl is None:
-                return f"the lock {self.name!r} is cooling down, and never expires"
-            left = max(0.0, self.holder.ttl)
-            return f"the lock {self.name!r} is cooling down for {left:.1f} s more"
+            return f"the lock {self.name!r} is cooling down for {self.holder.ttl or 0.0:.1f} s more"
         held_by = f" by {self.holder.owner}" if self.holder and self.holder.token else ""
         return f"the lock {self.name!r} is held{held_by}{f', {self.hint}' if self.hint else ''}"
 

@@ -138,15 +138,11 @@ def enqueue_once(task: Enqueued[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if after is not None:
         ttl += max(0.0, (after - datetime.now(after.tzinfo)).total_seconds())
     store, text = stores[run.how.store], f"{NOT_KNOWN}{new_token()}"
-    reserved = False
     try:
         if (waiting := _reserve(asked, run, text, ttl)) is not None:
             return cast("R", waiting)
-        reserved = True
         result: Any = asked.enqueue(*args, **kwargs)
-    except BaseException as error:
-        if isinstance(error, AlreadyQueued) and not reserved:
-            raise
+    except BaseException:
         # At once, for the caller's next attempt; and if the store does not answer, later.
         with suppress(StoreUnavailable):
             store.unreserve(run.key, text)
@@ -270,11 +266,10 @@ class _Run(Block):
                     raise
                 self.how = replace(self.how, wait=0)
                 return (yield from super().steps())
-        except LockNotAcquired:
-            raise
-        except BaseException:
-            self.drop()  # It may have the lock.
-            keeper_of(stores[self.how.store]).unreserve_later(self.key, None, self.lasts)
+        except BaseException as error:
+            if not isinstance(error, LockNotAcquired):
+                self.drop()  # It may have the lock.
+                keeper_of(stores[self.how.store]).unreserve_later(self.key, None, self.lasts)
             raise
 
     def unreserve(self) -> bool:

@@ -67,12 +67,11 @@ def _same_rows() -> Iterator[checks.CheckMessage]:
     """Tasks that claim, as far as that is certain, the same rows as others before them."""
     seen: dict[str, StatusGuard] = {}
     claims = attrgetter("label", "field", "filter", "exclude")
-    guarded = ((name, task.guard) for name, task in locked_tasks().items() if task.guard)
-    for name, guard in guarded:
-        same = (other for other, its in seen.items() if claims(its) == claims(guard))
+    guarded = {name: task.guard for name, task in locked_tasks().items() if task.guard}
+    for name, guard in guarded.items():
         mine = {*guard.source, guard.to}
-        others = [one for one in same if not mine.isdisjoint([*seen[one].source, seen[one].to])]
-        if others:
+        same = (other for other, its in seen.items() if claims(its) == claims(guard))
+        if others := [one for one in same if mine & {*seen[one].source, seen[one].to}]:
             what = f"task {name}: its guard claims rows that {', '.join(others)} claims too."
             yield message("W013", what, SAY_WHOSE)
         seen[name] = guard

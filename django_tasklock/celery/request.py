@@ -298,9 +298,7 @@ class LockedRequest(WorkerRequest):
                 return
             if (lease := self._leases()[-1]) is not None:
                 guard.fail(row.pk, lease.fence)
-            elif self._given_up or open_too:
-                if (own := self._task.locks.acquire(self.ours.name)) is None:
-                    return
+            elif (self._given_up or open_too) and (own := self._task.locks.acquire(self.ours.name)):
                 with own:
                     row.refuse(own.fence)
         except Exception:
