@@ -138,9 +138,8 @@ class StatusGuard:
                 return f"{where} has no choice {status!r}. Correct the guard, or add the choice."
             if longest and isinstance(status, str) and len(status) > longest:
                 return f"{where} cannot hold {status!r}: its max_length is {longest}."
-        if self.since_field and not isinstance(
-            model._meta.get_field(self.since_field), DateTimeField
-        ):
+        since: Any = self.since_field and model._meta.get_field(self.since_field)
+        if since and not isinstance(since, DateTimeField):
             return f"the field {self.label}.{self.since_field} (since_field) is no DateTimeField."
         if self.fence_field is None:
             return ""
