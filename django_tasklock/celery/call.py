@@ -150,11 +150,13 @@ def named_by(task: TaskOptions, ours: Any) -> Names | None:
     """Return what a message locks and reserves, by its own header; None if that is not valid. A
     number of slots that does not depend on the call is the task's of now."""
     now = type(task).lock_slots
-    with suppress(TypeError, ValueError, KeyError, AttributeError):
+    try:
         slots = checked_slots(ours["slots"], "slots") if callable(now) else now
         name, limits = ours["name"], ours.get("limits", ())
         if len(limits) == len(task.lock_limits) and all(map(is_name, (name, *limits))):
             return Names(name, slots, limits, ours.get("unique", ""))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        pass
     return None
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-
-from celery import Task
 
 from .._engine.names import ArgumentNames, NameTemplate, bound_arguments, digest_name
 from .._values.arguments import checked_name
@@ -46,7 +43,8 @@ class Naming:
     """
 
     def __init__(self, task: Any) -> None:
-        self.signature = _signature_of_body(task)
+        # Of the body, as an instance has it: without ``self``.
+        self.signature = signature_of(object.__new__(task).run)
         self._task, self._slots = str(task.name), task.lock_slots
         parameters = self.signature.parameters.values()
         plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
@@ -91,12 +89,3 @@ class Naming:
         if said is None:
             return f"{self._task}:{{arguments}}", partial(digest_name, self._task)
         return f"{self._task}:{{lock_name}}", lambda arguments: checked_name(said(**arguments))
-
-
-def _signature_of_body(task: type[Task]) -> inspect.Signature:
-    """Return the signature of a task's body as callers see it."""
-    run = inspect.getattr_static(task, "run")
-    if isinstance(run, staticmethod):
-        return signature_of(run.__func__)
-    signature = signature_of(run)
-    return signature.replace(parameters=list(signature.parameters.values())[1:])

@@ -144,8 +144,7 @@ def _check_arguments(task: Any) -> None:
 
 def _check_body(task: Any) -> None:
     """Raise `ValueError` for a body that cannot run under a lock."""
-    run = inspect.getattr_static(task, "run")
-    body = run.__func__ if isinstance(run, staticmethod) else run
+    body = object.__new__(task).run
     if iscoroutinefunction(body) or is_generator(body):
         raise ValueError(
             "its body is async or a generator, of which Celery runs nothing. Write a plain def, "
