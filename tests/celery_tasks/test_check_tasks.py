@@ -317,6 +317,7 @@ def test_the_example_project_has_nothing_to_say() -> None:
 def test_a_process_without_celery_does_not_import_it(project: Project) -> None:
     project.write("mysite/__init__.py", "")
     project.write("mysite/urls.py", "urlpatterns = []\n")
+    (project.folder / "mysite/celery.py").unlink()
     assert "checks run, Celery: False" in checked(project)
 
 
