@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from traceback import walk_tb
 from typing import Any
@@ -25,11 +26,16 @@ class Bell:
         """``lock``: which nothing holds; None: one of this thread, or greenlet."""
         self._lock = threading.Lock() if lock is None else lock
         self._lock.acquire()
+        # Called with each ring, for one that sleeps by other means.
+        self.waker: Callable[[], object] | None = None
 
     def ring(self) -> None:
         """Wake the thread, now or when it next sleeps. Raises nothing."""
         with suppress(RuntimeError):  # It was rung already.
             self._lock.release()
+        # In this order: a waker that is set between the two is called for the bell.
+        if self.waker is not None:
+            self.waker()
 
     def sleep(self, seconds: float) -> bool:
         """Return when it is rung, or after so long. Returns whether it was rung; that may be lost

@@ -125,7 +125,7 @@ class MemoryStore(BaseStore):
                 store.queue.clear()
                 for waiter in waiting:
                     waiter.cut = True
-                    waiter.wake()
+                    waiter.bell.ring()
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         names = [change.name for change in changes]
@@ -211,7 +211,7 @@ class MemoryStore(BaseStore):
         else:  # The grant of the lease looks there how much is left of it.
             kept.entry, kept.ends = entry, ends
         for waiter in self.waiting_for(entry.name):
-            waiter.wake()
+            waiter.bell.ring()
         return kept
 
     def _entry(self, name: str) -> Entry | None:
@@ -243,8 +243,7 @@ class MemoryWaiter:
         self.cut, self.ahead = False, 0
         # What held the locks when it was last told.
         self._told: list[Record | None] = []
-        self._waker: Callable[[], None] | None = None
-        self._bell = Bell()
+        self.bell = Bell()
 
     def ask(self) -> Grant | Refusal:
         store = self._store
@@ -267,11 +266,11 @@ class MemoryWaiter:
             left = deadline - clock.now()
             if news is not None or left <= 0 or self.cut:
                 return news
-            self._bell.sleep(min(left, LOOK_SECONDS))
+            self.bell.sleep(min(left, LOOK_SECONDS))
 
     def wake_by(self, wake: Callable[[], None]) -> float:
-        self._waker = wake
-        if self._bell.sleep(0):
+        self.bell.waker = wake
+        if self.bell.sleep(0):
             wake()
         # The first waiter looks for all of them whether a lease is over.
         return OTHERS_LOOK_SECONDS if self.ahead else LOOK_SECONDS
@@ -284,13 +283,6 @@ class MemoryWaiter:
 
     def quit(self) -> None:
         self.leave()
-
-    def wake(self) -> None:
-        """Have it look for news. For the store."""
-        # In this order: a waker that is set between the two is called for the bell.
-        self._bell.ring()
-        if self._waker is not None:
-            self._waker()
 
     def _news(self) -> Grant | Refusal | None:
         """What it was handed, or who holds the locks now if that has changed. The caller holds the

@@ -178,7 +178,7 @@ def test_what_is_over_takes_no_memory() -> None:
     sys.version_info >= (3, 12),
     reason="Python does not always report their opcodes from 3.12 on, and never from 3.13 on",
 )
-@pytest.mark.parametrize("step", ["_make", "_hand_over", "_keep", "wake"])
+@pytest.mark.parametrize("step", ["_make", "_hand_over", "_keep", "ring"])
 def test_the_waiter_has_the_lock_soon_wherever_its_hand_over_was_interrupted(step: str) -> None:
     """By a handler of a signal that raises in one of its steps."""
     number, where = 0, [""]
@@ -208,7 +208,7 @@ def test_the_waiter_has_the_lock_if_it_leaves_at_that_moment() -> None:
         asking = store.waiter(Question(["video:1"], token, LONG, {}))
         assert asking is not None
         assert isinstance(asking.ask(), Refusal)
-        with interrupted(1, "wake") as where:
+        with interrupted(1, "ring") as where:
             store.release("video:1", lease.token)
         assert isinstance(asking.leave(), Grant)
         store.release("video:1", token)

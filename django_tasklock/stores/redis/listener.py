@@ -116,7 +116,6 @@ class Hearing:
         self.news: deque[tuple[bytes, float]] = deque()
         self.cut = False
         self.bell = Bell()
-        self._waker: Callable[[], None] | None = None
 
     def hear(self, news: bytes) -> None:
         """Note what was published to it; `ASK_AGAIN`, also that the connection was cut."""
@@ -124,17 +123,11 @@ class Hearing:
             self.cut = True
         else:
             self.news.append((news, clock.now()))
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake it, now or when it next sleeps."""
-        if self._waker is not None:
-            self._waker()
         self.bell.ring()
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called whenever it is woken; also at once, if it would not sleep."""
-        self._waker = wake
+        self.bell.waker = wake
         if self.news or self.cut:
             wake()
 
@@ -327,7 +320,7 @@ class Listener:
         kind, published = said[0], said[-1]
         if kind == b"subscribe":
             for hearing in [*self._hearings.values()]:
-                hearing.wake()
+                hearing.bell.ring()
         elif kind == b"message":
             token, news = published[:TOKEN_CHARACTERS], published[TOKEN_CHARACTERS:]
             waiting = self._hearings.get(token)
