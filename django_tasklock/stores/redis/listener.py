@@ -125,12 +125,6 @@ class Hearing:
             self.news.append((news, clock.now()))
         self.bell.ring()
 
-    def wake_by(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called whenever it is woken; also at once, if it would not sleep."""
-        self.bell.waker = wake
-        if self.news or self.cut:
-            wake()
-
 
 class Listener:
     """Hears for waiters of a process, on one channel.

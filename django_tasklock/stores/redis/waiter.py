@@ -114,7 +114,9 @@ class RedisWaiter:
 
     def wake_by(self, wake: Callable[[], None]) -> float:
         self._listener.read_by_thread()
-        self._hearing.wake_by(wake)
+        self._hearing.bell.waker = wake
+        if self._hearing.news or self._hearing.cut:
+            wake()
         return float("inf")
 
     def leave(self) -> Grant | None:
