@@ -30,19 +30,7 @@ class CoolingTimes(NamedTuple):
 
     def check(self, store: BaseStore) -> None:
         """Raise `InvalidLockConfig` if the store does not keep a lock for as long."""
-        check_lasts("hold_at_least and cooldowns", max(self), store, InvalidLockConfig)
-
-
-def check_lasts(
-    what: str, seconds: float, store: BaseStore, error: type[Exception] = ValueError
-) -> None:
-    """Raise ``error`` if no lease lasts for so many seconds in the store."""
-    longest = store.longest_ttl
-    if longest is not None and seconds > longest:
-        raise error(
-            f"{what} must be at most {longest:g} s (LONGEST_TTL of the lock store "
-            f"{store.alias!r}), not {seconds:g} s"
-        )
+        store.check_lasts("hold_at_least and cooldowns", max(self), InvalidLockConfig)
 
 
 class Cooling:

@@ -39,7 +39,7 @@ from .._values.slots import base_of, slot_of
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..stores.base import Note
 from .aio import finish
-from .cooling import Cooling, check_lasts
+from .cooling import Cooling
 from .keeper import RAN_OUT, Keeper
 from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, OwnToken
 
@@ -246,7 +246,7 @@ class Lease:
         keeper, own = self._keeper, self._own
         ttl = own.ttl if ttl is None else checked_ttl(ttl)
         self.assert_held()
-        check_lasts("ttl", ttl, keeper.store)
+        keeper.store.check_lasts("ttl", ttl)
         last, slots, mark = float(own.ttl), own.record.get("slots"), new_mark()
         limit = time.time() + own.limit - clock.now()
         handle = Handle(self.store, self.name, self.token, self.fence, mark, last, slots, limit)

@@ -209,6 +209,14 @@ class Contract(ABC):
         prefix = self.settings.key_prefix
         return f"{prefix}:{name}" if prefix else name
 
+    def check_lasts(self, what: str, seconds: float, error: type[Exception] = ValueError) -> None:
+        """Raise ``error`` if no lease lasts for so many seconds here."""
+        if self.longest_ttl is not None and seconds > self.longest_ttl:
+            raise error(
+                f"{what} must be at most {self.longest_ttl:g} s (LONGEST_TTL of the lock store "
+                f"{self.alias!r}), not {seconds:g} s"
+            )
+
     def info(self, entry: Entry) -> LockInfo:
         """What there is to know of a lock that was found."""
         return info_of(entry, self.alias, self.key(entry.name))

@@ -170,11 +170,8 @@ class QuorumStore(BaseStore):
             if is_note(name):
                 if expect == FREE and isinstance(record, Mapping):
                     record = {**record, "version": version}
-            elif ttl is not None and self.longest_ttl is not None and ttl > self.longest_ttl:
-                raise ValueError(
-                    f"ttl must be at most {self.longest_ttl:g} s (LONGEST_TTL of the lock store "
-                    f"{self.alias!r}), not {ttl:g} s"
-                )
+            elif ttl is not None:
+                self.check_lasts("ttl", ttl)
             theirs.append(Change(name, expect, record, None if ttl is None else kept_for(ttl)))
         return theirs
 
