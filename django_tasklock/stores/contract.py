@@ -209,8 +209,10 @@ class Contract(ABC):
         prefix = self.settings.key_prefix
         return f"{prefix}:{name}" if prefix else name
 
-    def check_lasts(self, what: str, seconds: float, error: type[Exception] = ValueError) -> None:
-        """Raise ``error`` if no lease lasts for so many seconds here."""
+    def check_lasts(
+        self, what: str, seconds: float, error: Callable[[str], Exception] = ValueError
+    ) -> None:
+        """Raise an ``error`` if no lease lasts for so many seconds here."""
         if self.longest_ttl is not None and seconds > self.longest_ttl:
             raise error(
                 f"{what} must be at most {self.longest_ttl:g} s (LONGEST_TTL of the lock store "

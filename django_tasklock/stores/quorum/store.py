@@ -93,12 +93,8 @@ class QuorumStore(BaseStore):
         super().__init__(settings)
         self.timeout = settings.seconds("TIMEOUT", DEFAULT_TIMEOUT_SECONDS)
         if settings.options.get("LONGEST_TTL", 0) is not None:
-            longest = settings.seconds("LONGEST_TTL", DEFAULT_LONGEST_TTL_SECONDS)
-            if settings.ttl > longest:
-                raise settings.wrong(
-                    f"its TTL must be at most {longest:g} s (LONGEST_TTL), not {settings.ttl:g} s"
-                )
-            self.longest_ttl = longest
+            self.longest_ttl = settings.seconds("LONGEST_TTL", DEFAULT_LONGEST_TTL_SECONDS)
+            self.check_lasts("its TTL", settings.ttl, settings.wrong)
         self._stores = [stores[alias] for alias in self._aliases()]
         for store in self._stores:
             if not (store.atomic_release and store.fences_are_times):
