@@ -346,12 +346,6 @@ class Use:
         """Return the owner's record of a lock that is taken here."""
         return owner_record(strand=self.strand, **self.said)
 
-    def take(self, other: Use) -> None:
-        """Have the leases of another one, which does not need them any more."""
-        for lease in other.leases:
-            lease._own.of = ref(self, lease._keeper.jobs.vanished.append)
-        self.leases, other.leases = other.leases, []
-
     def end(self, *, failed: bool) -> None:
         """Release the leases at the end of a block, the last one first, whatever becomes of others.
 

@@ -242,7 +242,10 @@ class Kept(Use):
     def __init__(self, block: Block) -> None:
         super().__init__("a transaction")
         self.database = block.database
-        self.take(block)
+        # The block does not need them any more.
+        for lease in block.leases:
+            lease._own.of = ref(self, lease._keeper.jobs.vanished.append)
+        self.leases, block.leases = block.leases, []
         _outer.set((*_outer.get(), ref(self)))
         # A method: Django reads its name. At the block's beginning: what that tells Django to do
         # after the commit comes after it.

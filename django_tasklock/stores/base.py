@@ -208,10 +208,9 @@ class BaseStore(Contract):
             False if there was nothing, or the store leaves what is there to its end: without
             ``atomic_release`` it does not remove a lease that is about to end.
         """
-        if token is not None:
-            return self.put([Change(name, Held(token), None)]).made
-        if digest is not None:
-            return self.put([Change(name, Foreign(digest), None)]).made
+        if token is not None or digest is not None:
+            there = Foreign(digest or "") if token is None else Held(token)
+            return self.put([Change(name, there, None)]).made
         left = None
         for _ in range(ATTEMPTS):
             entry = self.get([name])[0]

@@ -118,14 +118,11 @@ class MemoryStore(BaseStore):
         """
         with cls.guard_of.own():
             for store in _all:
-                waiting = [*store.queue.values()]
-                store._kept.clear()
-                for events in store._events:
-                    events.clear()
-                store.queue.clear()
-                for waiter in waiting:
+                for waiter in [*store.queue.values()]:
                     waiter.cut = True
                     waiter.bell.ring()
+                for kept in (store._kept, store.queue, *store._events):
+                    kept.clear()
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         names = [change.name for change in changes]
