@@ -17,6 +17,14 @@ from .base import BaseStore
 
 __all__ = ["StoreHandler", "stores"]
 
+# Our stores, by the names of their classes.
+OURS = {
+    path.rpartition(".")[2]: f"{__name__}.{path}"
+    for path in (
+        "cache.CacheStore", "cluster.RedisClusterStore", "database.DatabaseStore",
+        "memory.MemoryStore", "quorum.QuorumStore", "redis.RedisStore", "zookeeper.ZooKeeperStore",
+    )
+}  # fmt: skip
 REDIS_CACHES = {
     "django_redis.cache.RedisCache",
     "django_valkey.cache.ValkeyCache",
@@ -60,22 +68,22 @@ class StoreHandler:
             )
         warn_unless_installed()
         settings = self.settings[alias]
+        path = settings.backend
         try:
-            backend = import_string(settings.backend or _backend_for(settings))
+            path = path or _backend_for(settings)
+            backend = import_string(path)
             if not (isinstance(backend, type) and issubclass(backend, BaseStore)):
                 raise settings.wrong(
-                    f"the BACKEND {settings.backend!r} must be a store's class. Leave BACKEND out: "
-                    "the class of the cache decides"
+                    f"the BACKEND {path!r} must be a store's class. Leave BACKEND out: the class "
+                    "of the cache decides"
                 )
             return backend(settings)
         except Exception as error:  # Whatever a class makes of its settings.
             if isinstance(error, InvalidLockConfig | TaskLockError) or interrupts(error):
                 raise
-            known = ", ".join(map(repr, caches.settings))
-            hint = "" if settings.cache in caches.settings else f". CACHES has {known}"
             raise settings.wrong(
                 f"with the BACKEND {settings.backend!r} and the CACHE {settings.cache!r} it cannot "
-                f"be made: {type(error).__name__}: {error}{hint}"
+                f"be made: {type(error).__name__}: {error}{_meant(path, settings.cache)}"
             ) from error
 
     def forget(self) -> None:
@@ -90,11 +98,20 @@ class StoreHandler:
             store.close_idle()
 
 
+def _meant(path: str | None, cache: str) -> str:
+    """What to write for a wrong alias of a cache, and for a store of ours in another module; "" for
+    anything else."""
+    if cache not in caches.settings:
+        return f". CACHES has {', '.join(map(repr, caches.settings))}"
+    right = OURS.get(str(path).rpartition(".")[2], path)
+    return f". Did you mean {right}?" if right != path else ""
+
+
 def _backend_for(settings: StoreSettings) -> str:
     # Compared by name: a site without Redis does not need a Redis client.
     classes = type(caches[settings.cache]).__mro__
     names = {f"{base.__module__}.{base.__qualname__}" for base in classes}
-    return f"{__name__}.{'redis.RedisStore' if names & REDIS_CACHES else 'cache.CacheStore'}"
+    return OURS["RedisStore" if names & REDIS_CACHES else "CacheStore"]
 
 
 stores = StoreHandler()
