@@ -119,14 +119,11 @@ def refused(store: BaseStore, name: str) -> LockInfo:
     return refusal.holder
 
 
-def assert_held_by(holder: Granted, at_most: float | None = None) -> LockInfo:
-    """The lease of this very holder holds the lock, for ``at_most`` seconds more; what shows it."""
+def assert_held_by(holder: Granted) -> LockInfo:
+    """The lease of this very holder holds the lock; what shows it."""
     held = holder.store.find(holder.name)
     assert held is not None, f"nobody holds {holder.name!r}"
     assert (held.name, held.token) == (holder.name, holder.token)
-    if at_most is not None:
-        assert held.ttl is not None
-        assert held.ttl <= at_most + ROUNDING_SECONDS
     return held
 
 
