@@ -44,12 +44,10 @@ def read(alias: str, query: str) -> Reading:
         # Also where the store does not list it: a key that other code has set.
         exact = service.get(query) if is_name(query) else None
         reading.found = [exact] if exact else []
-        reading.total = service.count()
-        reading.more = reading.total > MOST_LOCKS
         some = service.list(limit=MOST_LOCKS)
-        if not reading.more:
-            reading.total = len(some)
-        elif is_name(beginning := query.removesuffix("*")):
+        reading.total = len(some) if len(some) < MOST_LOCKS else service.count()
+        reading.more = reading.total > MOST_LOCKS
+        if reading.more and is_name(beginning := query.removesuffix("*")):
             some += service.list(beginning, MOST_LOCKS)
         by_key = {info.key: info for info in some if _matches(info, query)}
         reading.found += [info for key, info in by_key.items() if not exact or key != exact.key]

@@ -53,7 +53,7 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     problems = [
         problem
         for problem in sorted(diagnose(aliases, options["source_older"]), key=weight_of)
-        if fnmatchcase(problem.about.task or options["task"], options["task"])
+        if fnmatchcase(problem.task or options["task"], options["task"])
     ]
     # A row of another store is sent on a second word. One that may be another task's is not sent.
     sends = SENT if options["other_store"] else SENT[:-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from fnmatch import fnmatchcase
 from functools import partial
 from math import inf
@@ -16,7 +15,6 @@ from .._values.durations import duration
 from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
-from ..exceptions import StoreUnavailable
 from ..operators.events import moment, seen_events, why, within
 from ..operators.held import held_permits
 from ..operators.holders import STATES, holder_of, sentence, states_of, who
@@ -24,9 +22,6 @@ from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from .arguments import add_format, lock_name, number
 from .tables import Row, json_row, lock_cells, since, write_fields, write_rows, write_table
-
-FOLLOW_PAUSE_SECONDS = 1.0
-MOST_FOLLOWED = 1000  # of one look; what more came since the last one is not shown
 
 
 def add_list_arguments(parser: CommandParser) -> None:
@@ -143,11 +138,10 @@ def _waiter_cells(position: int, owner: Owner) -> Row:
 
 
 def add_history_arguments(parser: CommandParser) -> None:
-    """Add which events to show, and whether to wait for more."""
+    """Add which events to show."""
     parser.add_argument("name", nargs="?", type=lock_name, metavar="NAME")
     parser.add_argument("--task-id", metavar="ID", help="only events of the task with this id")
     parser.add_argument("--limit", type=number, default=100, metavar="N", help="(default: 100)")
-    parser.add_argument("--follow", action="store_true", help="go on with new events, until Ctrl-C")
     add_format(parser)
 
 
@@ -157,45 +151,17 @@ def show_history(command: BaseCommand, **options: Any) -> None:
 
     The newest event comes first. Equal ones are one line, which tells of the newest
     one; JSON has each. --task-id says why that task was skipped, and who held the
-    lock. WHO is the one to whom it happened; BY held the lock, or did it. With
-    --follow the oldest event comes first, and then new ones as they happen.
+    lock. WHO is the one to whom it happened; BY held the lock, or did it.
 
     examples:
       manage.py locks history video:123 --limit 20
       manage.py locks history --task-id 0f0d6b0e-6b3e-4a67-9a4c-2f7d8d1f4f55
-      manage.py locks history --follow
     """
     service, form = locks.using(options["store"]), options["format"]
-    of = options["name"], options["task_id"]
-    if options["follow"]:
-        _follow(command, partial(service.history, *of), options["limit"], form == "json")
     ask = service.history if form == "json" else partial(seen_events, service)
-    found = ask(*of, options["limit"])
+    found = ask(options["name"], options["task_id"], options["limit"])
     rows, cells = map(Event.as_json, found), map(_event_cells, found)
     write_rows(command, form, rows, cells, "No events.")
-
-
-def _follow(command: BaseCommand, ask: Any, limit: int, as_lines: bool) -> None:
-    seen: set[Event] = set()
-    while True:
-        try:
-            found = ask(limit=max(limit, MOST_FOLLOWED))
-        except StoreUnavailable as error:
-            command.stderr.write(f"waiting for the store: {printable(error)}")
-        else:
-            # An event of the same moment, and of the same words, is the same event.
-            new = [event for event in found if event not in seen]
-            for event in reversed(new[:limit]):
-                said = json.dumps(event.as_json()) if as_lines else _event_line(event)
-                command.stdout.write(said)
-            command.stdout.flush()
-            seen, limit = set(found), MOST_FOLLOWED
-        time.sleep(FOLLOW_PAUSE_SECONDS)
-
-
-def _event_line(event: Event) -> str:
-    cells = _event_cells(event) | {"AGE": None, "AT": moment(event.at)}
-    return printable("  ".join(filter(None, cells.values())))
 
 
 def _event_cells(event: Event) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
+from typing import Any
 
 from django.conf import settings
 from django.core import checks
@@ -20,7 +21,7 @@ from ..stores.base import BaseStore
 from ..stores.records import key_of
 from .holders import Holder, command_line, holder_of, sentence, who
 from .lost_work import lost_rows, waiting_rows, works_by_rows
-from .problems import About, GoneMessage, LockProblem, Problem, first_of
+from .problems import GoneMessage, LockProblem, Problem, first_of
 from .reservations import QueuedJob, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
 from .work import CeleryMissing, tasks
@@ -74,7 +75,7 @@ def _answered(found: Iterator[Problem], silent: set[str], of: Collection[str]) -
         hint = gettext(
             "If no server answers: see that it runs, and that this machine can reach it."
         )
-        yield Problem("server", error.store, message, hint, about=About(store=error.store))
+        yield Problem("server", error.store, message, hint, store=error.store)
 
 
 def _settings() -> Iterator[Problem]:
@@ -100,8 +101,7 @@ def _rows(guard: StatusGuard, found: Iterator[Problem]) -> Iterator[Problem]:
             yield from found
     except DatabaseError as error:
         message = gettext("Its lost rows are not known: %(reason)s") % {"reason": printable(error)}
-        about = About(model=guard.model._meta.label)
-        yield Problem("unknown", guard.label, message, about=about)
+        yield Problem("unknown", guard.label, message, model=guard.model._meta.label)
 
 
 def _locks(store: BaseStore) -> Iterator[Problem]:
@@ -119,18 +119,18 @@ def _locks(store: BaseStore) -> Iterator[Problem]:
     except ListingNotSupported as error:
         show = {"command": command_line("show", "NAME", store=store.alias)}
         hint = gettext("So they were not looked for. To see a single lock: %(command)s") % show
-        yield Problem("server", store.alias, str(error), hint, False, About(store=store.alias))
+        yield Problem("server", store.alias, str(error), hint, False, store=store.alias)
 
 
 def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     """With the row that the process has left claimed: while the lock stands, the row is not
     reported as lost."""
-    found, about = row_if_known(info), About(info.owner.task, info.store, info.name)
+    found, of_row = row_if_known(info), dict[str, Any]()
     message = gettext("It is held by %(owner)s, a process that is gone.")
     values = {"owner": who(info.owner)}
     if found is not None and getattr(found[0], found[1].field) == found[1].to:
         row, guard = found
-        about = about._replace(model=row._meta.label, pk=str(row.pk))
+        of_row = {"model": row._meta.label, "pk": row.pk}
         values |= {"row": label_of(row), "status": guard.to}
         message = gettext(
             "It is held by %(owner)s, a process that is gone, and its row %(row)s is “%(status)s”."
@@ -139,16 +139,16 @@ def _owner_gone(store: BaseStore, info: LockInfo) -> LockProblem:
     hint = gettext("It ends by itself. To end it now: %(command)s") % {"command": command}
     # Without takeover, a lock is meant to outlast its process.
     return LockProblem(
-        "owner gone", info.name, message % values, hint, store.takeover, about, info=info
-    )
+        "owner gone", info.name, message % values, hint, store.takeover,
+        info.owner.task, info.store, info.name, info=info, **of_row,
+    )  # fmt: skip
 
 
 def _overdue(info: LockInfo) -> LockProblem:
     """A note: soon it is renewed, or over."""
     hint = gettext("See whether %(owner)s still runs, and reaches the store.")
-    about = About(info.owner.task, info.store, info.name)
-    message, hint = sentence(info), hint % {"owner": who(info.owner)}
-    return LockProblem("overdue", info.name, message, hint, False, about, info=info)
+    said = sentence(info), hint % {"owner": who(info.owner)}, False, info.owner.task
+    return LockProblem("overdue", info.name, *said, info.store, info.name, info=info)
 
 
 def _reservations(store: BaseStore) -> Iterator[Problem]:
@@ -185,7 +185,7 @@ def _message_gone(job: QueuedJob, *, ended: bool) -> GoneMessage:
         )
     return GoneMessage(
         "reservation", job.name, message % values, hint % values, False,
-        About(job.task, job.store, job.name), job=job, ended=ended,
+        job.task, job.store, job.name, job=job, ended=ended,
     )  # fmt: skip
 
 
@@ -193,4 +193,4 @@ def _server(store: BaseStore) -> Iterator[Problem]:
     for finding in store.check():
         if f"django_tasklock.{finding.id}" not in settings.SILENCED_SYSTEM_CHECKS:
             said = finding.message, finding.hint, finding.serious
-            yield Problem("server", store.alias, *said, About(store=store.alias))
+            yield Problem("server", store.alias, *said, store=store.alias)

@@ -30,7 +30,7 @@ from ..stores import stores
 from .events import moment
 from .held import held_of
 from .holders import command_line
-from .problems import SENT, About, LostRow, Problem
+from .problems import SENT, LostRow, Problem
 from .rows import refuses_all
 from .work import Work, tasks
 
@@ -127,7 +127,7 @@ def waiting_rows(work: Work, every: Sequence[Work], older: float) -> Iterator[Pr
     guard, kind = work.guard, "waiting too long"
     if guard.since_field is None:
         message = gettext("Its guard has no since_field, so rows that wait are not found.")
-        yield Problem("unknown", work.task, message, "", False, About(work.task))
+        yield Problem("unknown", work.task, message, "", False, work.task)
         return
     rows = guard.waiting().filter(Q((f"{guard.since_field}__lt", now() - timedelta(0, older))))
     key = guard.model, guard.field
@@ -212,10 +212,10 @@ def _found(
         )
     command = command_line("doctor", store=work.store, options=" ".join(options))
     hint %= {"task": work.task, "command": command}
-    about = About(work.task, work.store, lock, work.guard.label, str(pk))
     return LostRow(
         kind, f"{work.guard.label} {pk}", message, f"{first} {hint}".strip(), kind != "unknown",
-        about, work=work, pk=pk, fence=fence, asks=asks, pause=pause,
+        work.task, work.store, lock, work.guard.label, pk,
+        work=work, fence=fence, asks=asks, pause=pause,
     )  # fmt: skip
 
 
@@ -224,8 +224,8 @@ def _nameless(same_rows: Sequence[Work], count: int) -> Problem:
     message = gettext("Rows in “%(status)s”, perhaps lost: %(count)d. Their locks are not known.")
     hint = gettext("Use only the guard’s argument in the lock_name of %(tasks)s.")
     values = {"status": guard.to, "count": count, "tasks": names}
-    about = About(model=guard.model._meta.label)
-    return Problem("unknown", guard.label, message % values, hint % values, False, about)
+    said = message % values, hint % values, False
+    return Problem("unknown", guard.label, *said, model=guard.model._meta.label)
 
 
 def _locks_of(same_rows: Sequence[Work], pk: Any) -> list[Lock]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any
 
 from django.utils.translation import gettext, gettext_noop
 
@@ -22,22 +22,6 @@ KINDS = (
 # of rows whose task can be sent again, the last on a second word alone
 SENT = KINDS[:3]
 
-# what the command prints of every problem
-SAID = ("kind", "what", "message", "hint", "serious")
-
-
-class About(NamedTuple):
-    """What a problem is about, for programs; None where it is not about such a thing."""
-
-    task: str | None = None
-    store: str | None = None
-    lock: str | None = None
-    model: str | None = None
-    pk: str | None = None
-
-
-NOTHING = About()
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -46,8 +30,8 @@ class Problem:
     ``kind`` is one of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
     run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
     lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
-    that was active when it was found. ``serious`` problems make the command exit with 1. ``about``
-    says the same as ``what`` for programs.
+    that was active when it was found. ``serious`` problems make the command exit with 1. From
+    ``task`` on it says the same as ``what`` for programs: None where it is not about such a thing.
     """
 
     kind: str
@@ -55,12 +39,16 @@ class Problem:
     message: str
     hint: str = ""
     serious: bool = True
-    about: About = NOTHING
+    task: str | None = None
+    store: str | None = None
+    lock: str | None = None
+    model: str | None = None
+    pk: Any = None
 
     def as_json(self) -> dict[str, Any]:
         """What ``locks doctor --format json`` prints, as JSON-able values."""
-        said = {name: getattr(self, name) for name in SAID}
-        return said | self.about._asdict()
+        said = {each.name: getattr(self, each.name) for each in fields(Problem)}
+        return said | {"pk": None if self.pk is None else str(self.pk)}
 
 
 def weight_of(problem: Problem) -> tuple[bool, int]:
@@ -82,7 +70,6 @@ class LostRow(Problem):
     has a problem of its own. ``fence`` is the row's own."""
 
     work: Work
-    pk: Any
     fence: int | None
     asks: bool
     pause: float
@@ -90,7 +77,7 @@ class LostRow(Problem):
     @property
     def seen(self) -> str:
         """What tells this lost row from another, and from itself when it is lost again."""
-        return f"{self.work.task} {self.pk} {self.fence} {self.kind}"
+        return f"{self.task} {self.pk} {self.fence} {self.kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

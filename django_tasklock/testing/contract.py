@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable
 
 from .._values import clock
-from .._values.owner import owner_record
-from .._values.slots import permit_name
+from .._values.owner import Owner, owner_record
 from .._values.tokens import new_token
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, Extension, Note
+from ..stores.base import BaseStore, Note
 from ..stores.records import ANY, FREE, KEEP, Change, Entry, Foreign, Held, Record
 from .steps import (
     LONG_SECONDS,
@@ -22,13 +21,11 @@ from .steps import (
     Granted,
     a_lease,
     asked,
-    assert_describes,
     assert_has,
     assert_held_by,
     eventually_granted,
     granted,
     in_threads,
-    lasts_from_now,
     needs,
     new_key,
     new_name,
@@ -209,7 +206,7 @@ class StoreContract(ContractTests):
 
     def test_a_lock_is_granted_to_one_holder(self) -> None:
         """And a refusal, `find` and a list describe the lease that holds it."""
-        store, before = self.make_store(), clock.now()
+        store = self.make_store()
         owner = owner_record("videos.процесс", "id-1") | {"ttl": 12.5, "renew": True}
         holder = granted(store, owner=owner)
         found = [assert_held_by(holder)]
@@ -217,7 +214,8 @@ class StoreContract(ContractTests):
             found += store.page(holder.name)
         assert {info.fence for info in found} == {holder.grant.fence}
         for info in (*found, refused(store, holder.name)):
-            assert_describes(info, holder, owner, before)
+            assert (info.name, info.token) == (holder.name, holder.token)
+            assert info.owner == Owner.from_record(owner)
             assert (info.granted, info.renewing) == (12.5, True)
 
     def test_each_legal_name_is_a_lock_of_its_own(self) -> None:
@@ -227,21 +225,6 @@ class StoreContract(ContractTests):
             assert_held_by(holder)
             assert holder.release(), holder.name
             assert store.find(holder.name) is None, holder.name
-
-    def test_asking_again_with_the_same_token_is_granted_again(self) -> None:
-        """A client asks again after a lost reply, and its own lease must not refuse it. The lease
-        lasts from then, and from an extension."""
-        store = self.make_store()
-        first = granted(store)
-        for ttl in (4 * LONG_SECONDS, LONG_SECONDS):
-            again = granted(store, first.name, token=first.token, ttl=ttl)
-            assert again.grant.fence == first.grant.fence
-            lasts_from_now(again, ttl)
-            assert again.extend(ttl / 2) is True
-            lasts_from_now(again, ttl / 2)
-        assert refused(store, first.name).token == first.token
-        assert again.release()
-        assert store.find(first.name) is None
 
     def test_a_lease_lasts_for_its_ttl(self) -> None:
         """Never for less, or two would hold the lock; longer in stores that count whole seconds."""
@@ -259,13 +242,6 @@ class StoreContract(ContractTests):
             in_threads(8, lambda: answers.append(asked(store, name)))  # noqa: B023
             (holder,) = [each for each in answers if isinstance(each, Granted)]
             assert_held_by(holder)
-
-    def test_no_permit_is_granted_beside_the_lock_itself(self) -> None:
-        store, base, owner = self.make_store(), new_name(), owner_record() | {"slots": 2}
-        gate, permit = granted(store, base), permit_name(base, 1)
-        assert not isinstance(asked(store, permit, owner=owner), Granted)
-        assert gate.release()
-        granted(store, permit, owner=owner)
 
     def test_holders_never_overlap(self) -> None:
         store, name, inside = self.make_store(), new_name(), threading.Lock()
@@ -318,7 +294,7 @@ class StoreContract(ContractTests):
         late, following = _late_and_following(self.make_store())
         for token in (late.token, new_token()):
             assert late.store.extend(late.name, token, 10 * LONG_SECONDS) is False
-            assert_held_by(following, at_most=LONG_SECONDS)
+            assert (assert_held_by(following).ttl or 0) <= LONG_SECONDS + ROUNDING_SECONDS
 
     def test_of_many_releases_at_once_one_returns_true(self) -> None:
         store = self.make_store()
@@ -353,33 +329,24 @@ class StoreContract(ContractTests):
         assert store.find(holder.name) is None
         assert store.clear(holder.name) is False
 
-    # All verbs, while the server does not answer.
+    # While the server does not answer.
 
     def test_an_outage_is_store_unavailable(self) -> None:
         """It is never reported as "held", as "not held", or as the client's own error."""
-        store, name, token = self.make_silent_store(), new_name(), new_token()
+        store, name = self.make_silent_store(), new_name()
         needs(store is not None, "can be made without its server (make_silent_store)")
         assert store is not None
         change = Change(name, FREE, a_lease(), LONG_SECONDS)
-        verbs: dict[str, Callable[[], object]] = {
-            "put": lambda: store.put([change]),
-            "get": lambda: store.get([name]),
-            "acquire": lambda: store.acquire([name], token, LONG_SECONDS, owner_record()),
-            "extend": lambda: store.extend(name, token, LONG_SECONDS),
-            "extend_many": lambda: store.extend_many([Extension(name, token, LONG_SECONDS)]),
-            "release": lambda: store.release(name, token),
-            "clear": lambda: store.clear(name),
-            "get_note": lambda: store.get_note(name),
-        }
-        if store.supports_listing:
-            verbs |= {"list": lambda: [*store.list()], "count": store.count}
-        for verb, call in verbs.items():
+        calls: list[Callable[[], object]] = [
+            lambda: store.put([change]), lambda: store.get([name]), lambda: [*store.list()],
+        ]  # fmt: skip
+        for call in calls if store.supports_listing else calls[:2]:
             named = None
             try:
                 call()
             except StoreUnavailable as error:
                 named = error.store
-            assert named == store.alias, f"{verb} hides that the server is silent"
+            assert named == store.alias, "an outage is hidden"
 
 
 def made(store: BaseStore, change: Change, record: Record) -> Entry:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 from unittest import SkipTest
 
@@ -17,7 +16,7 @@ from django.db import connections
 
 from .._values import clock
 from .._values.lock_info import LockInfo
-from .._values.owner import Owner, owner_record
+from .._values.owner import owner_record
 from .._values.tokens import new_token
 from ..stores.base import BaseStore, Grant, Refusal
 from ..stores.records import Entry, Record, new_record
@@ -120,29 +119,12 @@ def refused(store: BaseStore, name: str) -> LockInfo:
     return refusal.holder
 
 
-def assert_held_by(holder: Granted, at_most: float | None = None) -> LockInfo:
-    """The lease of this very holder holds the lock, for ``at_most`` seconds more; what shows it."""
+def assert_held_by(holder: Granted) -> LockInfo:
+    """The lease of this very holder holds the lock; what shows it."""
     held = holder.store.find(holder.name)
     assert held is not None, f"nobody holds {holder.name!r}"
     assert (held.name, held.token) == (holder.name, holder.token)
-    if at_most is not None:
-        assert held.ttl is not None
-        assert held.ttl <= at_most + ROUNDING_SECONDS
     return held
-
-
-def lasts_from_now(holder: Granted, ttl: float) -> None:
-    """Wait until the lease is shown to last for ``ttl`` from now.
-
-    Of several servers, the slowest one may answer with what it had before.
-    """
-
-    def lasts() -> bool:
-        left = assert_held_by(holder).ttl
-        assert left is not None
-        return ttl - TIMEOUT_SECONDS < left <= ttl + ROUNDING_SECONDS
-
-    until(lasts)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -168,22 +150,6 @@ def in_threads(count: int, work: Callable[[], Any]) -> None:
     with ThreadPoolExecutor(count) as threads:
         for done in [threads.submit(run) for _ in range(count)]:
             done.result()
-
-
-def assert_describes(
-    info: LockInfo, holder: Granted, owner: Mapping[str, Any], before: float
-) -> None:
-    """``info`` is of a lease of `LONG_SECONDS` that began after ``before``, on `clock.now`."""
-    assert (info.name, info.token, info.store) == (holder.name, holder.token, holder.store.alias)
-    assert info.key
-    assert info.owner == Owner.from_record(owner)
-    passed = clock.now() - before
-    assert info.ttl is not None
-    assert LONG_SECONDS - passed - 0.1 <= info.ttl <= LONG_SECONDS + ROUNDING_SECONDS
-    assert info.acquired_at is not None
-    # Two machines' clocks may differ; the same instant in two time zones is an hour apart.
-    age = abs(datetime.now(timezone.utc) - info.acquired_at)
-    assert age < timedelta(minutes=5)
 
 
 def assert_has(entry: Entry | None, name: str, record: Record) -> Entry:

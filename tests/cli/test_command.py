@@ -221,7 +221,7 @@ def test_an_outage_is_an_error_of_its_own(
 
 def test_a_store_that_cannot_list_says_so(on_locmem: None) -> None:
     assert locks.acquire("video:1", ttl=60)
-    for line in ("list", "clear --all", "list --queued", "history", "history --follow"):
+    for line in ("list", "clear --all", "list --queued", "history"):
         with pytest.raises(CommandError, match=r"cannot (list|keep a history of) its "):
             run(*line.split())
     assert "Held by" in run("show", "video:1")

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.utils import timezone as timezones
 
 from django_tasklock import Event
 from django_tasklock.stores import stores
 from tests.command import run, run_json
-from tests.conftest import UseCaches, UseRedis
+from tests.conftest import UseCaches
 from tests.inside import Owner
-from tests.lines import whole_lines
-from tests.servers import RedisServer
 from tests.steps import taken
-from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("on_redis")]
 
@@ -156,71 +145,3 @@ def test_what_a_stranger_wrote_moves_no_cursor(use_caches: UseCaches) -> None:
     assert "\x1b" not in said
     assert "a\\x1b[2J" in said
     assert len(said.splitlines()) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.django_db(transaction=True)
-def test_following_shows_what_comes_also_after_an_outage(
-    use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path,
-    process_env: Callable[[], dict[str, str]],
-) -> None:  # fmt: skip
-    # Given a process that follows the history, of which it shows the last two at first
-    use_redis(own_redis_server.url, {"OPTIONS": {"HISTORY": 1000}}, SOCKET_TIMEOUT=2)
-    for reason in ("before the first one", "first", "second"):
-        happened("lost", reason=reason)
-    out, err = tmp_path / "out", tmp_path / "err"
-    command = [sys.executable, "-m", "django", "locks", "history", "--follow", "--limit", "2"]
-    with out.open("wb") as to_out, err.open("wb") as to_err:
-        followed = subprocess.Popen(command, env=process_env(), stdout=to_out, stderr=to_err)
-    try:
-        until(lambda: len(whole_lines(out)) == 2)
-
-        # I expect each event to be shown when it comes, two that are the same as well
-        happened(name="video:2", seconds=1.5)
-        happened(name="video:2", seconds=1.5)
-        until(lambda: len(whole_lines(out)) == 4)
-        assert whole_lines(err) == []
-
-        # Also one that another process was late to write
-        earlier = datetime.now(timezone.utc) - timedelta(minutes=1)
-        late = Event("cleared", "video:1", "default", earlier, OWNER, by="bob")
-        stores["default"].record([late])
-        until(lambda: len(whole_lines(out)) == 5)
-
-        # And an outage to be said, and what comes after it to be shown
-        own_redis_server.pause()
-        until(lambda: whole_lines(err))
-        own_redis_server.resume()
-        happened("cleared", by="alice")
-        until(lambda: len(whole_lines(out)) == 6)
-        followed.send_signal(signal.SIGINT)
-        assert followed.wait(PATIENCE) == 128 + signal.SIGINT
-    finally:
-        followed.kill()
-        followed.wait()
-    first, second, *same, belated, last = [line.decode() for line in whole_lines(out)]
-    assert [row[-1] for row in rows(f"{first}\n{second}")] == ["first", "second"]
-    for line in same:
-        assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  refused +video:2 ", line)
-    assert "bob" in belated
-    assert "alice" in last
-    (error,) = whole_lines(err)
-    assert b"unavailable" in error
-
-
-class Interrupted(io.StringIO):
-    """As by Ctrl-C, when the first events are written."""
-
-    def flush(self) -> None:
-        raise KeyboardInterrupt
-
-
-def test_what_is_followed_as_json_is_a_line_for_each_event() -> None:
-    happened(seconds=0.5, holder=Owner(held_by="alice", reason=""))
-    happened("cleared", by="alice")
-    out = Interrupted()
-    with pytest.raises(SystemExit):
-        call_command("locks", "history", "--follow", "--format", "json", stdout=out)
-    refused, cleared = map(json.loads, out.getvalue().splitlines())
-    assert (refused["kind"], cleared["kind"]) == ("refused", "cleared")
-    assert (refused["seconds"], refused["holder"]["held_by"]) == (0.5, "alice")
