@@ -212,6 +212,7 @@ def test_what_is_published_holds_all_that_is_needed_and_nothing_else(tmp_path: P
     assert packed == written
     assert {Path(name).suffix for name in packed} >= {".py", ".lua", ".html", ".typed", ".css"}
     always = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*;)", metadata, re.MULTILINE)
+    assert f"\nVersion: {django_tasklock.__version__}\n" in metadata
     assert {*always} == {"asgiref", "celery", "django", "django-redis", "redis"}
 
     # And no link of its page on PyPI to lead nowhere, nor a checkout to be needed
