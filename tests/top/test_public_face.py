@@ -11,6 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -187,30 +188,49 @@ def test_values_of_annotations_are_not_needed(decorate: Callable[..., Any]) -> N
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
-    # Given a wheel that is built from this project
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+def test_what_is_published_holds_all_that_is_needed_and_nothing_else(tmp_path: Path) -> None:
+    # Given a source distribution of this project, and a wheel that is built from that
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path)]
     done = subprocess.run(
         [*build, str(ROOT)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    (built,) = tmp_path.glob("*.whl")
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     written = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "django_tasklock").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    with zipfile.ZipFile(built) as archive:
+    with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
         (info,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata, _, page = archive.read(info).decode().partition("\n\n")
+    with tarfile.open(source) as sources:
+        given = {name.partition("/")[2] for name in sources.getnames()}
 
-    # I expect it to hold every file of the package, and to need what it says it needs
+    # I expect the wheel to hold every file of the package, and to need what it says it needs
     assert packed == written
     assert {Path(name).suffix for name in packed} >= {".py", ".lua", ".html", ".typed", ".css"}
     always = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*;)", metadata, re.MULTILINE)
+    assert f"\nVersion: {django_tasklock.__version__}\n" in metadata
     assert {*always} == {"asgiref", "celery", "django", "django-redis", "redis"}
 
-    # And no link of its page on PyPI to lead nowhere
-    assert "Tutorial · recipes · moving from another lock" in page
+    # And no link of its page on PyPI to lead nowhere, nor a checkout to be needed
+    assert "pip install django-tasklock" in page
     assert re.findall(r"\]\((?!https?:|#)", page) == []
+    assert "checkout" not in page
+
+    # And the source to be enough to change, test and build it: no file of the project is missing
+    assert given >= {*written, ".ci/run", "example_project/manage.py", "docs/conf.py", "Makefile"}
+    assert given >= {path.name for path in ROOT.iterdir() if path.suffix in (".md", ".toml")}
+    assert given >= {".github/workflows/ci.yml", "tests/settings.py", "benchmarks/requirements.txt"}
+    assert not {name for name in given if re.search(r"__pycache__|\.venv|\.sqlite3$|\.log$", name)}
+
+
+def test_each_python_that_is_promised_is_one_of_the_workflows() -> None:
+    promised = (ROOT / "pyproject.toml").read_text("utf-8")
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    (tried,) = re.findall(r"^ +python: \[(.*)\]$", workflow, re.MULTILINE)
+    listed = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', promised)
+    assert re.findall(r'"(.*?)"', tried) == listed
+    assert f'requires-python = ">={listed[0]}"' in promised
