@@ -56,7 +56,7 @@ def read_handle(handle: Any) -> Handle:
         raise ValueError(f"the handle has version {version}, not {VERSION}: update django-tasklock")
     try:
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        alias, name, token, fence, mark, ttl, slots, key, limit = said
+        alias, name, token, fence, mark, ttl, slots, key, limit, *_ = said
         texts = [alias, name, token, mark, key or ""]
         if (
             version == VERSION

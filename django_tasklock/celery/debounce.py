@@ -69,7 +69,7 @@ class Burst(NamedTuple):
     def read(cls, text: str | None) -> Burst:
         """Return the note with this text. A text that is not a note counts as an old one."""
         with suppress(ValueError, TypeError, RecursionError):
-            last, first, task_id, kept = json.loads(text or "")
+            last, first, task_id, kept, *_ = json.loads(text or "")
             if all(type(each) is int and 0 <= each <= LAST_MOMENT for each in (last, first, kept)):
                 return cls(last, first, str(task_id), kept)
         return cls()

@@ -10,10 +10,12 @@ from typing import Any, cast
 
 from .._engine.lease import Lease
 from .._values.handle import read_handle
+from .._values.lock_info import LockInfo
 from .._values.slots import base_of
 from ..exceptions import StoreUnavailable
 from .call import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions
+from .requeue import come_back
 from .run import Run, Step, runs
 
 # From a worker's look whether a message has expired until its run adopts the lease.
@@ -61,6 +63,14 @@ class Handing(Step):
         if lease is not None and not task.lock_renew and lease.ttl < ttl:
             lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
         return cast("Lease | None", lease)
+
+
+    def refused(self, run: Run, holder: LockInfo) -> None:
+        """Requeue a message whose handle this version cannot read: the lease may be its own."""
+        message = run.message
+        unread = message.queued and message.ours.get(LEASE) and message.handle is None
+        if unread and (holder.detached or not holder.owner.runs):
+            come_back(message, holder.ttl)
 
 
 def detached(call: Call, lease: Any) -> str:

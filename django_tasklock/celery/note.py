@@ -36,9 +36,10 @@ START_NOTE_SECONDS = 86400.0
 WENT_ON = "w"
 # Of a key. With 96 bits no two of a billion runs have the same, and it is short.
 KEY_CHARACTERS = 16
-# What a text says by its first letter. A number of starts follows, a space, and whose they are.
-SAYS: dict[str, Any] = {"w": "went on", "e": "ended", "s": "started"}
-_note = re.compile(r"w|[es]([0-9]{1,9}) ([ -~]+)").fullmatch
+# What a text says by its first letter. A number of starts follows, a space, and whose they are, in so
+# many words. A later version may write words more, which are not read.
+SAYS: dict[str, tuple[Any, int]] = {"w": ("went on", 0), "e": ("ended", 3), "s": ("started", 1)}
+_note = re.compile(r"w(?: .*)?|[es]([0-9]{1,9}) ([ -~]+)").fullmatch
 
 
 class Skip(Exception):
@@ -64,17 +65,18 @@ class RunNote(NamedTuple):
     # The number of starts without an orderly end; after the end, with the start that ended.
     starts: int = 0
     # How the last run is known to have gone.
-    says: Literal["went on", "ended", "started", "nothing"] = "nothing"
+    says: Literal["went on", "ended", "started", "nothing", "unknown"] = "nothing"
     # Of a start: the token of the delivery that wrote it. Of an end: the `process_words` of the
     # process, which may still store the result.
     by: str = ""
 
     @classmethod
     def read(cls, text: str | None) -> RunNote:
-        """Return the note with this text. A text that is not a note counts as empty."""
+        """Return the note with this text. Any other text is unknown, as that of a later version."""
         if (read := _note(text or "")) is None:
-            return cls()
-        return cls(int(read[1] or 0), SAYS[read[0][0]], read[2] or "")
+            return cls(says="unknown") if text else cls()
+        says, words = SAYS[read[0][0]]
+        return cls(int(read[1] or 0), says, " ".join((read[2] or "").split(" ")[:words]))
 
 
 class Attempts:
@@ -158,10 +160,10 @@ class Attempts:
     def died(self) -> int:
         """Count a run that has died, unless it has written its start. Returns how many have died.
 
-        0 if the last run has ended after all. Raises `StoreUnavailable`.
+        0 if the last run has ended after all, or that is not known. Raises `StoreUnavailable`.
         """
         note = self.read()
-        if note.says in ("went on", "ended"):
+        if note.says not in ("started", "nothing"):
             return 0
         if note.by == self.token:
             return note.starts

@@ -46,6 +46,8 @@ class Redelivery(Step):
                 _drop(message, "its run continued in another message", CameBack)
             case _, states.SUCCESS:
                 _drop(message, "its result is stored")
+            case "unknown", _:  # A worker that knows more may get the message, or the note ends.
+                _check_later(message)
             case "started", _:
                 pass  # A run that has not ended has stored no result.
             case _, "SILENT":

@@ -39,6 +39,8 @@ KEEP = "keep"
 MAX_TIMESTAMP_SECONDS = 253402300799.0
 # Bytes that a record of ours has at most; a longer value is not looked into.
 LONGEST_RECORD_BYTES = 16384
+# A field that no record has yet: one with it has a form that only a later version knows.
+FORMAT = "format"
 # What the keys of reservations begin with, and their names: a store lists these notes.
 LISTED_KEY_PREFIX = "queued "
 LISTED = f" {LISTED_KEY_PREFIX}"
@@ -259,7 +261,8 @@ def _is_ours(read: dict[str, Any]) -> bool:
     moments = get("at"), get("ends"), get(SINCE)  # A CacheStore has written the second.
     ttl, renew = get("ttl"), get("renew")
     return (
-        type(token) is str
+        FORMAT not in read
+        and type(token) is str
         and is_token(token) is not None
         and all(type(each) is str for each in texts)
         and ("text" not in read or token == token_of(texts[1]))
