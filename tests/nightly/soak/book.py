@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.nightly.chaos.history import History, now
 
-__all__ = ["Heard", "book", "look_after", "new_call", "version"]
+__all__ = ["Heard", "book", "look_after", "new_call", "rested_file", "version"]
 
 LOOK_SECONDS = (0.05, 0.2)
 """between two looks at a lease"""
@@ -45,6 +45,11 @@ def version() -> str:
 
     root = Path(__file__).resolve().parents[3]
     return "this" if Path(django_tasklock.__file__).is_relative_to(root) else "newer"
+
+
+def rested_file(name: str) -> Path:
+    """It is there when a plain process of this name has given back all that it held."""
+    return Path(os.environ["SOAK_FOLDER"], f"{name}.rested")
 
 
 def look_after(call: str, end: Callable[[], float | None], seconds: float) -> bool:

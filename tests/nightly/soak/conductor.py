@@ -68,7 +68,7 @@ class Soak:
             stack.callback(connections.close_all)
             until = now() + self._seconds
             ports = site_ports()
-            newer = newer_copy(self._folder)
+            newer = newer_copy(self._folder / "newer")
             crew = Crew(
                 kinds(ports, until, self._seed), self._folder, newer, self._history, environment
             )
@@ -119,7 +119,7 @@ class Soak:
             tick()
         before = look()
         faults.begin(until - self._seconds * QUIET_SHARE)
-        crew.expect_end("plain1", "plain2", "sender1")
+        crew.expect_end("sender1")
         while now() < until:
             tick()
         faults.timetable.run_all()
@@ -134,24 +134,21 @@ class Soak:
     def _drain(self, crew: Crew, broker: Broker, until: float, tick: Callable[[], None]) -> None:
         """Wait until all that was asked for is done; say what is not."""
 
-        def over(place: str) -> bool:
-            return crew.rest(place)
-
         what: dict[str, Callable[[], bool]] = {
-            "sender1 has not ended": partial(over, "sender1"),
-            "plain2 has not ended": partial(over, "plain2"),
-            "plain1 has not ended": partial(over, "plain1"),
+            "sender1 has not ended": partial(crew.rests, "sender1"),
+            "plain2 has not ended": partial(crew.rests, "plain2"),
+            "plain1 has not ended": partial(crew.rests, "plain1"),
             "messages are left": lambda: not broker.count(QUEUE),
         }
+        deadline = until + DRAIN_SECONDS + 10
         for left, ended in what.items():
-            deadline = until + DRAIN_SECONDS + 10
+            deadline = max(deadline, now() + 10)
             while not (done := ended()) and now() < deadline:
                 tick()
             if not done:
                 self._history.write("left", what=left)
                 if "plain" in left:
                     crew.ask_where(left.split()[0])
-            deadline = max(deadline, now() + 10)
 
     def _settle(self, server: RedisServer) -> None:
         """No lease is left but that of a site's main process."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.nightly.chaos.history import History, now
+from tests.nightly.soak.book import rested_file
 from tests.nightly.soak.programs import Kind, Program
 from tests.waiting import until
 
@@ -16,6 +17,11 @@ __all__ = ["Crew"]
 ENDING_SECONDS = 90.0
 """in which a process ends that was told to"""
 START_SECONDS = 120.0
+ORPHANED_SECONDS = 15.0
+"""for which the children of a worker that was killed may live"""
+TRANSPORTS_END = "AttributeError(\"'NoneType' object has no attribute 'hostname'\")"
+"""Kombu's transport for Redis ends a worker so, if it has an unacknowledged message when its server
+is gone. Its supervisor starts another one."""
 
 
 class Crew:
@@ -73,6 +79,7 @@ class Crew:
     def replace(self, place: str, newer: bool | None) -> None:
         """Start another one there; ``newer``: in which version, None: in that of the last one."""
         program = self.current[place]
+        program.leaving = now()
         self._killed.append(program)
         version = program.version if newer is None else self._newer if newer else ""
         self._start(place, version)
@@ -105,9 +112,12 @@ class Crew:
                 self._history.write("fault", fault="killed", whom=whom, since=since)
         for program in [*self._leaving]:
             self._watch_leaving(program)
+        for program in self._killed:
+            if now() - (program.leaving or 0.0) > ORPHANED_SECONDS:
+                program.kill_group()
         self._killed = [program for program in self._killed if program.seen]
         for place, program in [*self.current.items()]:
-            if program.status is not None and place not in self._expected:
+            if program.status or (program.status == 0 and place not in self._expected):
                 self._died(program)
                 self.replace(place, newer=None)
 
@@ -125,20 +135,23 @@ class Crew:
         self._killed.append(program)
 
     def _died(self, program: Program) -> None:
-        said = {"whom": f"{program.name}.{program.pid}", "status": program.status}
-        self._history.write("died", since=now(), **said)
+        if f"Unrecoverable error: {TRANSPORTS_END}" in program.log.read_text(errors="replace"):
+            self._history.write("deed", deed="ended by its transport", what=program.name)
+            return
+        whom = f"{program.name}.{program.pid}"
+        self._history.write("died", since=now(), whom=whom, status=program.status)
 
     # -- ending
 
     def expect_end(self, *places: str) -> None:
+        """Those there may end now, with status 0."""
         self._expected |= {*places}
 
-    def rest(self, place: str) -> bool:
-        """Whether the one there has ended by itself."""
+    def rests(self, place: str) -> bool:
+        """Whether the one there has done all that it had to, and nobody is on his way out."""
         program = self.current[place]
-        if program.status:
-            self._died(program)
-        return program.status is not None and not self._leaving
+        ended = program.status is not None
+        return (ended or rested_file(program.name).exists()) and not self._leaving
 
     def ask_where(self, place: str) -> None:
         """The log of a plain process that does not end says where its threads are."""

@@ -25,10 +25,10 @@ INSERTS = (
     " VALUES (NEW.id, OLD.status, NEW.status, NEW.lock_fence)"
 )
 WHEN = "UPDATE OF status ON stage_job FOR EACH ROW WHEN (OLD.status <> NEW.status)"
+NOTE = f"AS $$ BEGIN {INSERTS}; RETURN NEW; END $$"
 POSTGRES = (
     CHANGES.format(key="bigserial PRIMARY KEY"),
-    f"CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN {INSERTS}; RETURN NEW; END $$"
-    " LANGUAGE plpgsql",
+    f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql {NOTE}",
     f"CREATE TRIGGER noted AFTER {WHEN} EXECUTE FUNCTION note()",
 )
 SQLITE = (
@@ -77,7 +77,7 @@ def rows_of() -> dict[int, tuple[str, str]]:
     """The status of each row, and the kind of task that it was made for."""
     from tests.stage.models import Job
 
-    return {row.pk: (row.status, row.result) for row in Job.objects.all()}
+    return {row.pk: (row.status, row.result) for row in Job._default_manager.all()}
 
 
 def transitions_of() -> dict[int, list[tuple[str, str, int | None]]]:

@@ -20,14 +20,12 @@ from tests.stage.brokers import Broker, connect
 
 __all__ = ["Faults", "Timetable"]
 
-PAUSE_SECONDS = (1.5, 9.0)
+PAUSE_SECONDS = (1.0, 7.0)
 """from one fault to the next"""
 SHORT, LONG = (0.2, TTL_SECONDS * 0.6), (TTL_SECONDS * 1.2, TTL_SECONDS * 3.5)
 """for which a process is stopped"""
 OUTAGE, GAP = (0.5, LONGEST_OUTAGE_SECONDS), (0.0, 3.0)
 """for which the server is stopped, and for which there is none"""
-ORPHANED_SECONDS = 15.0
-"""for which the children of a worker that was killed may live"""
 
 
 class Timetable:
@@ -61,9 +59,12 @@ class Faults:
         self.timetable = Timetable()
         self._stopped: set[int] = set()
         self._server_harmed = False
+        self._deployed = itertools.cycle(["worker2", "site2", "plain2"])
+        """the next one of these"""
+        self._deck: list[Callable[[], str]] = []
         self._deeds = {
-            self._kill_child: 4, self._kill_worker: 2, self._kill_plain: 1, self._stop_short: 4,
-            self._stop_long: 3, self._pause_server: 3, self._restart_server: 2, self._cut: 2,
+            self._kill_child: 3, self._kill_worker: 1, self._kill_plain: 1, self._stop_short: 3,
+            self._stop_long: 2, self._pause_server: 2, self._restart_server: 1, self._cut: 1,
             self._deploy: 3,
         }  # fmt: skip
 
@@ -74,7 +75,11 @@ class Faults:
             self.timetable.later(pause, partial(self._strike, until))
 
     def _strike(self, until: float) -> None:
-        deed = self._chance.choices([*self._deeds], weights=[*self._deeds.values()])[0]
+        if not self._deck:
+            # Each comes as often as it is to, also in a short soak.
+            self._deck = [deed for deed, times in self._deeds.items() for _ in range(times)]
+            self._chance.shuffle(self._deck)
+        deed = self._deck.pop()
         if what := deed():
             self._write("deed", deed=deed.__name__.strip("_"), what=what)
         self.begin(until)
@@ -111,7 +116,6 @@ class Faults:
                 _signal(worker.pid, signal.SIGKILL)
 
         self._broker.end(worker.pid, kill)
-        self.timetable.later(ORPHANED_SECONDS, worker.kill_group)
         self._crew.replace("worker2", newer=None)
         return f"{worker.name}, {'all' if whole else 'alone'}"
 
@@ -128,20 +132,22 @@ class Faults:
         return self._stop(self._chance.uniform(*LONG))
 
     def _stop(self, seconds: float) -> str:
-        for program, pid in self._victims(spared=True)[:1]:
-            since, whom = now(), f"{program.name}.{pid}"
-            _signal(pid, signal.SIGSTOP)
-            self._stopped.add(pid)
+        victims = self._victims(spared=True)
+        if not victims:
+            return ""
+        (program, pid), since = victims[0], now()
+        whom = f"{program.name}.{pid}"
+        _signal(pid, signal.SIGSTOP)
+        self._stopped.add(pid)
 
-            def resume() -> None:
-                self._stopped.discard(pid)
-                if pid in program.seen:
-                    _signal(pid, signal.SIGCONT)
-                self._write("fault", fault="stopped", whom=whom, since=since)
+        def resume() -> None:
+            self._stopped.discard(pid)
+            if pid in program.seen:
+                _signal(pid, signal.SIGCONT)
+            self._write("fault", fault="stopped", whom=whom, since=since)
 
-            self.timetable.later(seconds, resume)
-            return f"{whom} for {seconds:.1f} s"
-        return ""
+        self.timetable.later(seconds, resume)
+        return f"{whom} for {seconds:.1f} s"
 
     # -- the server
 
@@ -189,7 +195,7 @@ class Faults:
 
     def _deploy(self) -> str:
         """The other version of the package, in the place of one that ends orderly."""
-        place = self._chance.choice(["worker2", "site2", "plain2"])
+        place = next(self._deployed)
         program = self._crew.current[place]
         if any(pid in self._stopped for pid in program.seen):
             return ""

@@ -82,9 +82,10 @@ def table(before: Figures, after: Figures) -> Iterator[str]:
     yield f"{'':32}{'RSS MB':>16}{'PSS MB':>16}{'descriptors':>14}{'threads':>12}"
     for name, then in before.processes.items():
         if (last := after.processes.get(name)) is not None:
-            memory = [f"{a / 1e6:.1f} > {b / 1e6:.1f}" for a, b in zip(then[:2], last[:2])]
-            others = [f"{a} > {b}" for a, b in zip(then[2:], last[2:])]
-            yield f"{name:32}{memory[0]:>16}{memory[1]:>16}{others[0]:>14}{others[1]:>12}"
+            rss, pss = (f"{then[at] / 1e6:.1f} > {last[at] / 1e6:.1f}" for at in (0, 1))
+            descriptors = f"{then.descriptors} > {last.descriptors}"
+            threads = f"{then.threads} > {last.threads}"
+            yield f"{name:32}{rss:>16}{pss:>16}{descriptors:>14}{threads:>12}"
     for kind in sorted(before.keys | after.keys):
         yield f"{kind:48}{before.keys.get(kind, 0)} > {after.keys.get(kind, 0)}"
     yield f"{'used_memory of Redis, MB':48}{before.memory / 1e6:.2f} > {after.memory / 1e6:.2f}"

@@ -1,11 +1,13 @@
 """A plain process that uses locks in all ways: ``python -m tests.nightly.soak.player UNTIL SEED``.
 
-It begins nothing after UNTIL or SIGTERM, and ends when all that it holds is given back.
+It begins nothing after UNTIL or SIGTERM. When all that it holds is given back, it makes a file
+that says so, and waits for SIGTERM.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -21,7 +23,7 @@ from tests.nightly.chaos import NAMES
 from tests.nightly.chaos.history import now
 from tests.nightly.chaos.play import Player
 from tests.nightly.chaos.player import Moves
-from tests.nightly.soak.book import book, look_after
+from tests.nightly.soak.book import book, look_after, rested_file
 
 TTLS, HOLDS, PAUSES = (0.8, 3.0), (0.0, 0.6), (0.2, 1.2)
 LEADS_SECONDS, LEADS_TTL_SECONDS = (0.5, 2.5), 2.0
@@ -160,6 +162,8 @@ def main(until: str, seed: str) -> None:
         thread.start()
     for thread in running:
         thread.join()
+    rested_file(os.environ["SOAK_NAME"]).touch()
+    stopped.wait()
 
 
 if __name__ == "__main__":

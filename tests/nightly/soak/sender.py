@@ -67,7 +67,7 @@ class Sender:
         if kind in GUARDED or kind == "permits":
             from tests.stage.models import Job
 
-            row = Job.objects.create(status="new", result=kind).pk
+            row = Job._default_manager.create(status="new", result=kind).pk
         asked = Asked(now(), kind, row, chance.randrange(GROUPS), seconds)
         times = chance.choices([1, 2, 3], [6, 3, 1])[0]
         if row and row == self._forgotten:
@@ -97,12 +97,14 @@ class Sender:
         if now() - self._swept < SWEEP_SECONDS:
             return
         self._swept = now()
-        done = Job.objects.filter(pk__in=[*self._open], status="done").values_list("pk", flat=True)
+        done = Job._default_manager.filter(pk__in=[*self._open], status="done").values_list(
+            "pk", flat=True
+        )
         for row in done:
             del self._open[row]
         for row, asked in self._open.items():
             if now() - asked.at > PATIENCE_SECONDS and row != self._forgotten:
-                status = Job.objects.get(pk=row).status
+                status = Job._default_manager.get(pk=row).status
                 book().write("asked again", row=row, task=asked.kind, since=asked.at, was=status)
                 self._open[row] = asked._replace(at=now())
                 self.send(asked)
