@@ -76,7 +76,7 @@ def judged(folder: Path) -> int:
 def piece(violation: Violation, story: Story) -> list[Event]:
     """Of the history: what concerns the row, or the lock, and the faults around it."""
     if violation.calls:
-        return around(violation, story)
+        return [event for event in around(violation, story) if event.kind != "held"]
     if violation.rule in ("unexpected error", "message lost"):
         near = violation.since - 20, violation.at
         return [e for e in story.events if e.kind == "fault" and near[0] <= e.at <= near[1]][-10:]

@@ -23,7 +23,7 @@ from tests.nightly.soak import DRAIN_SECONDS, VISIBILITY_SECONDS, figures
 from tests.nightly.soak.crew import Crew
 from tests.nightly.soak.database import database, make_tables, rows_of, transitions_of
 from tests.nightly.soak.faults import Faults
-from tests.nightly.soak.programs import kinds, site_ports
+from tests.nightly.soak.programs import Kind, kinds, site_ports
 from tests.servers import RedisServer, find_binary, kept_in
 from tests.stage.brokers import Broker, RabbitBroker, RedisBroker, address, connect
 from tests.stage.workers import AS_ROOT
@@ -47,6 +47,7 @@ class Soak:
     def __init__(self, folder: Path, minutes: float, seed: str, broker: str) -> None:
         self._folder, self._seconds, self._seed = folder, minutes * 60, seed
         self._broker_name = broker
+        self._until = 0.0
         self._history = History(folder, "conductor")
 
     def run(self) -> Iterator[str]:
@@ -66,15 +67,17 @@ class Soak:
             django.setup()
             make_tables()
             stack.callback(connections.close_all)
-            until = now() + self._seconds
-            ports = site_ports()
-            newer = newer_copy(self._folder / "newer")
-            crew = Crew(
-                kinds(ports, until, self._seed), self._folder, newer, self._history, environment
-            )
+            newer, places = newer_copy(self._folder / "newer"), self._places()
+            crew = Crew(places, self._folder, newer, self._history, environment)
             stack.callback(crew.kill_all)
-            crew.start_all()
-            yield from self._play(crew, server, broker, until)
+            crew.start("worker1", "worker2", "site1", "site2")
+            self._until = now() + self._seconds
+            crew.start("plain1", "plain2", "sender1")
+            crew.spare()
+            yield from self._play(crew, server, broker, self._until)
+
+    def _places(self) -> dict[str, Kind]:
+        return kinds(site_ports(), lambda: self._until, self._seed)
 
     def _broker(self, stack: contextlib.ExitStack, server: RedisServer) -> Broker:
         if self._broker_name == "rabbitmq":

@@ -44,12 +44,14 @@ class Crew:
 
     # -- starting
 
-    def start_all(self) -> None:
-        for place in self._kinds:
-            if place != "sender1":
-                self._start(place, "")
+    def start(self, *places: str) -> None:
+        """Start these, and wait until they are ready."""
+        for place in places:
+            self._start(place, "")
         until(self._ready, "the processes", START_SECONDS, every=0.2)
-        self._start("sender1", "")
+
+    def spare(self) -> None:
+        """From now on, some are to live as long as the soak."""
         self.spared = {program.pid for place, program in self.current.items() if place[-1] == "1"}
         self.spared |= {*self.current["site1"].seen, self.current["worker1"].children[0]}
 

@@ -34,8 +34,10 @@ class Kind(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
-def kinds(ports: Mapping[str, int], until: float, seed: str) -> dict[str, Kind]:
-    """What runs in each place; those that end in 1 are spared: they live as long as the soak."""
+def kinds(ports: Mapping[str, int], until: Callable[[], float], seed: str) -> dict[str, Kind]:
+    """What runs in each place; those that end in 1 are spared: they live as long as the soak.
+
+    ``until`` is asked when a process is started that has to know when the soak ends."""
 
     def worker(name: str) -> list[str]:
         app = [*PYTHON, "celery", "-A", "tests.nightly.soak.app", "worker", "-l", "INFO"]
@@ -51,11 +53,11 @@ def kinds(ports: Mapping[str, int], until: float, seed: str) -> dict[str, Kind]:
         return lambda name: command
 
     def play(name: str) -> list[str]:
-        return [*PYTHON, "tests.nightly.soak.player", str(until), seed]
+        return [*PYTHON, "tests.nightly.soak.player", str(until()), seed]
 
     def send(name: str) -> list[str]:
         sites = ",".join(map(str, ports.values()))
-        return [*PYTHON, "tests.nightly.soak.sender", str(until), seed, sites]
+        return [*PYTHON, "tests.nightly.soak.sender", str(until()), seed, sites]
 
     preload = {"SOAK_PRELOAD": "1", "SOAK_VERSION": os.devnull}
     return {

@@ -1,6 +1,7 @@
 """The tasks of a soak: one body under locks of many kinds.
 
-``SOAK_PLANT=ignore`` plants a fault: the tasks ``retrying`` take another lock than they say.
+``SOAK_PLANT=ignore`` plants a fault: the tasks ``retrying`` and ``waiting`` take another lock than
+they say, and work for longer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RETRY: Any = {"on_conflict": "retry", "lock_retry_for": None}
 GUARDED: dict[str, dict[str, Any]] = {
     "guarded": {"lock_name": "row:{row}"},
     "retrying": {"lock_name": shared, **RETRY},
-    "waiting": {"lock_name": "shared:{group}", "lock_wait": 4, **RETRY},
+    "waiting": {"lock_name": shared, "lock_wait": 4, **RETRY},
     "spaced": {"lock_name": "spaced:{group}", "lock_hold_at_least": 1.0, **RETRY},
 }
 """kinds of tasks with a guard, which brings their row from new to done"""
@@ -59,7 +60,7 @@ def body(task: Any, row: int, group: int, seconds: float) -> str:
     lease: Lease = task.lease
     name, call = lease.name, new_call()
     if PLANTED and name.startswith("shared:"):
-        name = f"shared:{group}"
+        name, seconds = f"shared:{group}", seconds + 1
     book().write("asked", call, name, at=task.request.asked, wait=None, ttl=TTL_SECONDS)
     before = now()
     book().write(
