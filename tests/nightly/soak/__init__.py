@@ -6,6 +6,7 @@ plain processes and a sender. It kills and stops some of them, makes outages, an
 version of the package in the place of one. Afterwards the `rules` read the history that all wrote.
 
 * conductor   starts everything, and ends it
+* crew        who is in which place, in which version, and who has gone
 * faults      what is done to the processes and the server; deploys
 * programs    a process of one place, and how each kind is started
 * database    the rows, and each change of their status

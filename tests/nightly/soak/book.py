@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tests.nightly.chaos.history import History, now
 
@@ -78,7 +77,7 @@ class Heard(logging.Handler):
         super().__init__(level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        text: Any = self.format(record)
+        text = self.format(record)
         if len(text) > MOST_TEXT:
             text = text[: MOST_TEXT // 2] + " [...] " + text[-MOST_TEXT // 2 :]
         book().write("error", name="", logger=record.name, text=text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import redis
 
 from tests import needs
@@ -81,7 +82,10 @@ class Soak:
 
     def _broker(self, stack: contextlib.ExitStack, server: RedisServer) -> Broker:
         if self._broker_name == "rabbitmq":
-            return RabbitBroker(stack.enter_context(needs.rabbitmq()))
+            try:
+                return RabbitBroker(stack.enter_context(needs.rabbitmq()))
+            except (pytest.skip.Exception, pytest.fail.Exception) as error:
+                raise RuntimeError(str(error)) from None  # Outside of a test.
         return RedisBroker(server, VISIBILITY_SECONDS)
 
     def _environment(

@@ -20,8 +20,7 @@ START_SECONDS = 120.0
 ORPHANED_SECONDS = 15.0
 """for which the children of a worker that was killed may live"""
 TRANSPORTS_END = "AttributeError(\"'NoneType' object has no attribute 'hostname'\")"
-"""Kombu's transport for Redis ends a worker so, if it has an unacknowledged message when its server
-is gone. Its supervisor starts another one."""
+"""Kombu's transport for Redis ends a worker so (see `app`). Its supervisor starts another one."""
 
 
 class Crew:
@@ -98,7 +97,7 @@ class Crew:
         program.signal(signal.SIGTERM)
         self._leaving.append(program)
         self._start(place, "" if program.version else self._newer)
-        return f"{program.name}, {self.current[place].name} has {program.version or 'the newer'}"
+        return f"{program.name}, to {'this tree' if program.version else self._newer}"
 
     # -- watching
 
@@ -129,7 +128,8 @@ class Crew:
             self._history.write("raised", error=error)
             program.kill_group()
         elif program.status is not None:
-            if program.status:
+            # One that was told so just after its start has no handler yet.
+            if program.status and (program.kind.forks or program.status != -signal.SIGTERM):
                 self._died(program)
         else:
             return
