@@ -43,6 +43,7 @@ from django_tasklock._values.lock_info import KINDS as KINDS
 from django_tasklock._values.lock_info import Event as Event
 from django_tasklock._values.lock_info import Kind
 from django_tasklock._values.owner import COOLING as COOLING
+from django_tasklock._values.owner import LARGEST_PID as LARGEST_PID
 from django_tasklock._values.owner import Owner as Owner
 from django_tasklock._values.owner import operator_record as operator_record
 from django_tasklock._values.owner import owner_record as owner_record

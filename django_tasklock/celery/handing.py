@@ -64,13 +64,14 @@ class Handing(Step):
             lease.extend(ttl)  # Nobody renews it, and it is as long as its caller needed it.
         return cast("Lease | None", lease)
 
-
     def refused(self, run: Run, holder: LockInfo) -> None:
-        """Requeue a message whose handle this version cannot read: the lease may be its own."""
-        message = run.message
-        unread = message.queued and message.ours.get(LEASE) and message.handle is None
-        if unread and (holder.detached or not holder.owner.runs):
-            come_back(message, holder.ttl)
+        """Requeue a message whose own lease is in its way: it could not be adopted, as after a
+        change of the cache's serializer; or perhaps its own, if the handle is a later version's."""
+        message, handle = run.message, run.message.handle
+        if message.queued and message.ours.get(LEASE):
+            unknown = holder.detached or not holder.owner.runs
+            if unknown if handle is None else holder.token == handle.token:
+                come_back(message, holder.ttl)
 
 
 def detached(call: Call, lease: Any) -> str:

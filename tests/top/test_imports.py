@@ -17,7 +17,7 @@ PUBLIC = re.compile(
 # They are about what is inside: values that need no store, and what we use of other packages.
 EXEMPT = re.compile(
     r"tests/(inside|compat/\w+|top/test_values|engine/test_names"
-    r"|stores/test_decoding|celery_tasks/test_bursts)\.py"
+    r"|formats/(forms|examples)|stores/test_decoding|celery_tasks/test_bursts)\.py"
 )
 
 

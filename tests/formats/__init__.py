@@ -1,0 +1,1 @@
+"""What versions have written, as files; each later version must read them."""
