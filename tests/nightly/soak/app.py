@@ -8,7 +8,8 @@ import os
 from typing import Any
 
 from celery import Celery, signals
-from kombu.transport.redis import QoS
+from kombu.transport.redis import Channel, QoS
+from redis.exceptions import ConnectionError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.nightly.soak.settings")
 
@@ -18,17 +19,24 @@ app.conf.update(json.loads(os.environ["SOAK_CELERY"]))
 
 def outlive_the_transport() -> None:
     """Kombu's transport for Redis ends a worker that has an unacknowledged message when its server
-    is gone: to put it back, it asks a connection that it has closed. The message is delivered again
-    after the visibility timeout. The worker that is to live as long as the soak goes on."""
+    is gone: it asks a connection that it has closed, to acknowledge it or to put it back. Here that
+    is a lost connection, as with other transports; the message is delivered again later."""
     restore: Any = QoS.restore_unacked
+    parameters: Any = Channel._connparams
 
     def restore_unacked(self: Any, client: Any = None) -> None:
         try:
             restore(self, client)
-        except AttributeError:
+        except ConnectionError:
             self._delivered.clear()
 
-    setattr(QoS, "restore_unacked", restore_unacked)  # noqa: B010 - a method
+    def connparams(self: Any, asynchronous: bool = False) -> Any:
+        if getattr(self.connection, "client", None) is None:
+            raise ConnectionError("the channel is closed")
+        return parameters(self, asynchronous)
+
+    patched: Any = (QoS, Channel)
+    patched[0].restore_unacked, patched[1]._connparams = restore_unacked, connparams
 
 
 if os.environ["SOAK_NAME"].startswith("worker1."):

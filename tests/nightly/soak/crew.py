@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ ENDING_SECONDS = 90.0
 START_SECONDS = 120.0
 ORPHANED_SECONDS = 15.0
 """for which the children of a worker that was killed may live"""
-TRANSPORTS_END = "AttributeError(\"'NoneType' object has no attribute 'hostname'\")"
+TRANSPORTS_END = re.compile(
+    r"Unrecoverable error: AttributeError\(.'NoneType' object has no attribute '(hostname|client)'"
+)
 """Kombu's transport for Redis ends a worker so (see `app`). Its supervisor starts another one."""
 
 
@@ -60,7 +63,7 @@ class Crew:
             assert program.status is None, f"{program.name} ended: {program.log.read_text()}"
         return all(
             len(program.seen) == program.kind.forks + 1
-            and (place[:6] != "worker" or " ready." in program.log.read_text())
+            and (place[:6] != "worker" or _is_ready(program))
             for place, program in self.current.items()
         )
 
@@ -129,7 +132,8 @@ class Crew:
             program.kill_group()
         elif program.status is not None:
             # One that was told so just after its start has no handler yet.
-            if program.status and (program.kind.forks or program.status != -signal.SIGTERM):
+            begun = program.kind.forks and _is_ready(program)
+            if program.status and (begun or program.status != -signal.SIGTERM):
                 self._died(program)
         else:
             return
@@ -137,7 +141,7 @@ class Crew:
         self._killed.append(program)
 
     def _died(self, program: Program) -> None:
-        if f"Unrecoverable error: {TRANSPORTS_END}" in program.log.read_text(errors="replace"):
+        if TRANSPORTS_END.search(program.log.read_text(errors="replace")):
             self._history.write("deed", deed="ended by its transport", what=program.name)
             return
         whom = f"{program.name}.{program.pid}"
@@ -186,3 +190,7 @@ class Crew:
                 if pid in self.spared:
                     named[f"{place[:-1]} child {pid}"] = pid
         return named
+
+
+def _is_ready(worker: Program) -> bool:
+    return " ready." in worker.log.read_text(errors="replace")

@@ -39,7 +39,7 @@ EXCUSES = (
         re.compile(
             r"StoreUnavailable|ConnectionError|TimeoutError|OperationalError|BusyLoading"
             r"|BrokenPipe|Connection (refused|reset|closed)|[Cc]annot connect to|ConnectionReset"
-            r"|Error 111|no lock for a view|Service Unavailable|has no attribute 'hostname'"
+            r"|Error 111|no lock for a view|Service Unavailable|has no attribute '(hostname|client)'"
         ),
         OUTAGES, 40,
     ),
@@ -83,36 +83,43 @@ def rows(story: Story) -> Iterator[Violation]:
 
 def lost_messages(story: Story) -> Iterator[Violation]:
     """A row that had to be asked for again, though nothing had happened to its message."""
+    faults = _faults(story)
     for event in story.events:
-        if event.kind == "asked again" and not _fault(story, event.says["since"], event.at, LOSING):
+        if event.kind != "asked again":
+            continue
+        if not _any_of(LOSING, faults, event.says["since"], event.at):
             yield Violation("message lost", str(event), event.says["since"], event.at)
 
 
 def errors(story: Story) -> Iterator[Violation]:
     """An error in a log that does not follow from a fault; a view that never answered."""
+    faults = _faults(story)
     for event in story.events:
-        if event.kind == "error" and not _excused(story, event):
+        if event.kind == "error" and not _excused(faults, event):
             yield Violation("unexpected error", str(event), event.at, event.at)
         elif event.kind == "silent view":
             yield Violation("view without an answer", str(event), event.at, event.at)
 
 
-def _excused(story: Story, event: Event) -> bool:
+def _faults(story: Story) -> list[Event]:
+    return [event for event in story.events if event.kind == "fault"]
+
+
+def _excused(faults: list[Event], event: Event) -> bool:
     return any(
         excuse.pattern.search(event.says["text"])
-        and (not excuse.faults or _fault(story, event.at - excuse.seconds, event.at, excuse.faults))
+        and (
+            not excuse.faults or _any_of(excuse.faults, faults, event.at - excuse.seconds, event.at)
+        )
         for excuse in EXCUSES
     )
 
 
-def _fault(story: Story, since: float, until: float, kinds: frozenset[str]) -> bool:
+def _any_of(kinds: frozenset[str], faults: list[Event], since: float, until: float) -> bool:
     """Whether one of these happened in a stretch, or lasted into it."""
     return any(
-        event.kind == "fault"
-        and event.says["fault"] in kinds
-        and event.says["since"] <= until
-        and event.at >= since
-        for event in story.events
+        fault.says["fault"] in kinds and fault.says["since"] <= until and fault.at >= since
+        for fault in faults
     )
 
 
