@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import Celery, signals
 from kombu.transport.redis import Channel, QoS
-from redis.exceptions import ConnectionError
+from redis import exceptions
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.nightly.soak.settings")
 
@@ -21,21 +21,20 @@ def outlive_the_transport() -> None:
     """Kombu's transport for Redis ends a worker that has an unacknowledged message when its server
     is gone: it asks a connection that it has closed, to acknowledge it or to put it back. Here that
     is a lost connection, as with other transports; the message is delivered again later."""
-    restore: Any = QoS.restore_unacked
-    parameters: Any = Channel._connparams
+    patched: Any = (QoS, Channel)
+    restore, parameters = patched[0].restore_unacked, patched[1]._connparams
 
     def restore_unacked(self: Any, client: Any = None) -> None:
         try:
             restore(self, client)
-        except ConnectionError:
+        except exceptions.ConnectionError:
             self._delivered.clear()
 
     def connparams(self: Any, asynchronous: bool = False) -> Any:
         if getattr(self.connection, "client", None) is None:
-            raise ConnectionError("the channel is closed")
+            raise exceptions.ConnectionError("the channel is closed")
         return parameters(self, asynchronous)
 
-    patched: Any = (QoS, Channel)
     patched[0].restore_unacked, patched[1]._connparams = restore_unacked, connparams
 
 

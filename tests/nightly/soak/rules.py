@@ -39,7 +39,8 @@ EXCUSES = (
         re.compile(
             r"StoreUnavailable|ConnectionError|TimeoutError|OperationalError|BusyLoading"
             r"|BrokenPipe|Connection (refused|reset|closed)|[Cc]annot connect to|ConnectionReset"
-            r"|Error 111|no lock for a view|Service Unavailable|has no attribute '(hostname|client)'"
+            r"|Error 111|no lock for a view|Service Unavailable"
+            r"|has no attribute '(hostname|client)'"
         ),
         OUTAGES, 40,
     ),
