@@ -40,7 +40,7 @@ class LockInfo:
             waits, or it is not known.
 
     For a key that other code set, ``token``, ``acquired_at``, ``fence`` and all of the owner's
-    fields are None.
+    fields are None. The latter also if a later version of this package has set it, in another form.
     """
 
     name: str
@@ -68,6 +68,12 @@ class LockInfo:
         """Why the operator holds the lock, "" if that was not said; None unless an operator holds
         it."""
         return self.owner.reason
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a later version took the lock, in a form that does not say to this one who holds
+        it: a run, or an operator."""
+        return self.token is not None and self.owner == Owner()
 
     @property
     def longest_wait(self) -> float | None:

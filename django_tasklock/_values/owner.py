@@ -101,7 +101,7 @@ class Owner:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Owner:
         """The owner written in a store's record; fields that are absent stay None."""
-        return cls(**{name: record.get(name) for name in _LIMITS})
+        return cls(**{name: record.get(name) for name in LIMITS})
 
     @classmethod
     def of_anybody(cls, record: Mapping[str, Any]) -> Owner | None:
@@ -109,12 +109,12 @@ class Owner:
 
         None if a field is not as `owner_record` or `operator_record` writes it.
         """
-        found = {name: record[name] for name in _LIMITS if record.get(name) is not None}
+        found = {name: record[name] for name in LIMITS if record.get(name) is not None}
         if HELD_BY not in found:
             found.pop(REASON, None)
         elif found.keys() != {HELD_BY, REASON}:
             return None  # A hold names no process.
-        if not all(_fits(value, *_LIMITS[name]) for name, value in found.items()):
+        if not all(_fits(value, *LIMITS[name]) for name, value in found.items()):
             return None
         return cls(**found)
 
@@ -181,7 +181,7 @@ class Owner:
 
 
 # of the fields of an owner in a record
-_LIMITS = {each.name: each.metadata["limits"] for each in fields(Owner) if each.metadata}
+LIMITS = {each.name: each.metadata["limits"] for each in fields(Owner) if each.metadata}
 
 
 def _fits(value: Any, kind: type, least: int, most: int) -> bool:

@@ -68,10 +68,9 @@ class Handing(Step):
         """Requeue a message whose own lease is in its way: it could not be adopted, as after a
         change of the cache's serializer; or perhaps its own, if the handle is a later version's."""
         message, handle = run.message, run.message.handle
-        if message.queued and message.ours.get(LEASE):
-            unknown = holder.detached or not holder.owner.runs
-            if unknown if handle is None else holder.token == handle.token:
-                come_back(message, holder.ttl)
+        own = holder.detached if handle is None else holder.token == handle.token
+        if own and message.queued and message.ours.get(LEASE):
+            come_back(message, holder.ttl)
 
 
 def detached(call: Call, lease: Any) -> str:

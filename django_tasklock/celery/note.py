@@ -36,8 +36,8 @@ START_NOTE_SECONDS = 86400.0
 WENT_ON = "w"
 # Of a key. With 96 bits no two of a billion runs have the same, and it is short.
 KEY_CHARACTERS = 16
-# What a text says by its first letter. A number of starts follows, a space, and whose they are, in so
-# many words. A later version may write words more, which are not read.
+# What a text says by its first letter. A number of starts follows, a space, and whose they are, in
+# so many words. A later version may write words more, which are not read.
 SAYS: dict[str, tuple[Any, int]] = {"w": ("went on", 0), "e": ("ended", 3), "s": ("started", 1)}
 _note = re.compile(r"w(?: .*)?|[es]([0-9]{1,9}) ([ -~]+)").fullmatch
 

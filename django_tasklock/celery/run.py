@@ -221,7 +221,7 @@ class Run:
                     if isinstance(won, Lease):
                         return self.perform(won)
                     wait = 0  # It has waited.
-                    if won.held_by is not None and self.message.queued:
+                    if (won.held_by is not None or won.unknown) and self.message.queued:
                         wait_freely(self.message, won, self.message.name, self.message.named.slots)
                     if not (self.message.queued and self.message.is_by(won)):
                         self.conflict = self.task.conflict.chosen(self, won)

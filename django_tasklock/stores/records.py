@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from .._values.arguments import LONGEST_NAME_CHARACTERS, LONGEST_TTL_SECONDS, is_token
 from .._values.lock_info import LockInfo, shown
-from .._values.owner import SINCE, Owner
+from .._values.owner import LIMITS, SINCE, Owner
 from .._values.tokens import TOKEN_CHARACTERS, token_of
 
 Record = Mapping[str, Any]
@@ -39,7 +39,7 @@ KEEP = "keep"
 MAX_TIMESTAMP_SECONDS = 253402300799.0
 # Bytes that a record of ours has at most; a longer value is not looked into.
 LONGEST_RECORD_BYTES = 16384
-# A field that no record has yet: one with it has a form that only a later version knows.
+# A field that no record has yet. Of one with it, only a later version knows whose it is.
 FORMAT = "format"
 # What the keys of reservations begin with, and their names: a store lists these notes.
 LISTED_KEY_PREFIX = "queued "
@@ -236,6 +236,8 @@ def record_of(value: bytes | str) -> Record | None:
         read = json.loads(json.loads(f'"{text}"') if begins[1] else text)
     except (ValueError, RecursionError):
         return None
+    if type(read) is dict and FORMAT in read:
+        read = {key: read[key] for key in read if key not in LIMITS}
     return read if type(read) is dict and _is_ours(read) else None
 
 
@@ -261,8 +263,7 @@ def _is_ours(read: dict[str, Any]) -> bool:
     moments = get("at"), get("ends"), get(SINCE)  # A CacheStore has written the second.
     ttl, renew = get("ttl"), get("renew")
     return (
-        FORMAT not in read
-        and type(token) is str
+        type(token) is str
         and is_token(token) is not None
         and all(type(each) is str for each in texts)
         and ("text" not in read or token == token_of(texts[1]))

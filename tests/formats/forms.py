@@ -12,8 +12,9 @@ from typing import Any
 from celery import Celery
 from django.db.migrations.loader import MigrationLoader
 
+from django_tasklock import make_name
 from django_tasklock._values.handle import read_handle
-from django_tasklock.celery import LockedTask
+from django_tasklock.celery import LockedTask, by
 from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.message import Message
@@ -118,23 +119,26 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _message(ours: Any) -> Message:
+def _task(lock_name: Any) -> Any:
     app: Any = Celery("formats", set_as_current=False, fixups=[])
     app.finalize()
-    how = {"lock_name": "video:{job}", "unique_while": "queued", "acks_late": True}
+    how = {"lock_name": lock_name, "unique_while": "queued", "acks_late": True}
 
-    def body(job: int) -> None: ...
+    def body(job: Any, *more: Any, preset: str = "hd") -> None: ...
 
-    task = app.task(body, base=LockedTask, shared=False, name="videos.encode", **how)
+    return app.task(body, base=LockedTask, shared=False, name="videos.encode", **how)
+
+
+def _message(ours: Any) -> Message:
     request = SimpleNamespace(
         id="0f0d6b0e", args=[7], kwargs={}, headers={"tasklock": ours}, retries=0,
         replaced_task_nesting=0, called_directly=False, is_eager=False, delivery_info={},
     )  # fmt: skip
-    return Message(task, request, [7], {})
+    return Message(_task("video:{job}"), request, [7], {})
 
 
 def keys() -> dict[str, str]:
-    """The keys of a store on Redis, in a cache without a prefix; and the names of notes."""
+    """The keys of a store on Redis, in a cache without a prefix; and names that are made."""
     of = Keys(lambda key: f":1:{key}", "lock", "default", prepends=True)
     lock, permit = of.of("video:7"), of.of("video#2")
     found = {
@@ -151,8 +155,21 @@ def keys() -> dict[str, str]:
         "the turns of a lock": "turn video:7",
         "a run": _message({"sent": float(AT)}).attempts.key,
     }
-    return {what: key.decode() for what, key in found.items()} | {
-        f"the note of {what}": note_name(key) for what, key in notes.items()
+    return (
+        {what: key.decode() for what, key in found.items()}
+        | {f"the note of {what}": note_name(key) for what, key in notes.items()}
+        | names()
+    )
+
+
+def names() -> dict[str, str]:
+    """Names that are made: another name is another lock."""
+    call: Any = [["a b:c", 7, None, {"k": [1.5, True]}], {"preset": "4k"}]
+    return {
+        "a name of parts": make_name("cached", "default", "a b:c", "x" * 300),
+        "by a template": _task("video:{job}:{preset}").naming.named(["a b:c%é"], {}).name,
+        "by names of arguments": _task(by("job", "preset")).naming.named(["a b"], {}).name,
+        "by all arguments": _task(None).naming.named(*call).name,
     }
 
 

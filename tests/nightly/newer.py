@@ -45,7 +45,7 @@ OTHERS: Patches = {
         ("if version != VERSION and", 'if version not in ("1", "2") and'),
         ("version == VERSION\n", 'version in ("1", "2")\n'),
     ],
-    "stores/records.py": [("FORMAT not in read", "read.get(FORMAT) in (None, 2)")],
+    "stores/records.py": [("FORMAT in read:", "read.get(FORMAT, 2) != 2:")],
     "stores/event_text.py": [
         ('"kind": event.kind,', '"kind": "seen" if event.kind == "waited" else event.kind,'),
     ],
