@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo serve test test-fast nightly nightly-tests coverage lint docs bench beside clean
+.PHONY: help demo serve test test-fast nightly nightly-tests soak coverage lint docs bench beside clean
 
 help:
 	@echo "make demo       the example project at work, with real workers, from nothing (STORE=database: without Redis; ARGS=--examples: the short ones alone)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test       what a change must pass (make test ARGS=tests/celery_tasks PARALLEL=8 for a room's, PARALLEL=0 for one at a time)"
 	@echo "make test-fast  without those that start workers, browsers or kill processes"
 	@echo "make nightly    what is slow: faults at random, the model, mutants, every byte, other versions (SEED=... plays it again, ARGS=mutants a step)"
+	@echo "make soak       the package at work for an hour, disturbed and deployed (make soak MINUTES=6 ARGS='--broker rabbitmq --seed ...')"
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
 	@echo "make docs       the docs site, in .docs/html; warnings are errors"
@@ -75,6 +76,10 @@ nightly: $(VENV)/.installed-dev
 
 nightly-tests: $(VENV)/.installed-dev
 	@$(PYTEST) --nightly $(ARGS)
+
+MINUTES ?= 60
+soak: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.nightly.soak --minutes $(MINUTES) $(ARGS)
 
 coverage: $(VENV)/.installed-dev
 	@$(BIN)/coverage erase

@@ -21,6 +21,9 @@ THREADS = 4
 class Player(Moves):
     """One thread, which begins nothing after ``until``; a lease that is held then is given back."""
 
+    looks = (0.001, 0.06)
+    """seconds between two looks at a lease: from and to"""
+
     def play(self, until: float) -> None:
         self.run(lambda: now() < until, self._move, self._pause)
 
@@ -81,7 +84,7 @@ class Player(Moves):
             left = over - now()
             if left <= 0:
                 return
-            time.sleep(min(left, self._chance.uniform(0.001, 0.06)))
+            time.sleep(min(left, self._chance.uniform(*self.looks)))
 
 
 def main(folder: str, name: str, seed: str, until: str) -> None:
