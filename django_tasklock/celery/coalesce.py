@@ -47,7 +47,7 @@ class FollowUp(NamedTuple):
     def read(cls, text: str | None) -> FollowUp:
         """Return the note with this text. A text that is not a note counts as the oldest one."""
         with suppress(ValueError, TypeError, RecursionError):
-            moment, task_id, *_ = json.loads(text or "")
+            moment, task_id = json.loads(text or "")
             return cls(_moment(moment), str(task_id))
         return cls()
 

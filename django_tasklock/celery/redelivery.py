@@ -125,7 +125,8 @@ class Redelivery(Step):
             return
         # With a fence a later run has claimed the row. If it is gone, the work is left.
         unfinished = not run.completed or run.row.fence is not None
-        nobody = holder is None or not holder.owner.runs or lease.slot is not None
+        held = holder is not None and holder.held_by is None and not holder.unknown
+        nobody = not held or lease.slot is not None
         if message.attempts.counts and unfinished and nobody:
             come_back(message, FIRST_DELAY_SECONDS, "lease_lost")
         lease.assert_held()

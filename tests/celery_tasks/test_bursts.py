@@ -55,7 +55,7 @@ def test_one_of_a_burst_leaves_it(before: Burst, moment: int, after: Burst) -> N
 
 
 @pytest.mark.parametrize("text", [
-    None, "", "null", "[]", "[1,2,3,4,5]", '["a",1,"b",0]', "[" * 5000, f'[1{"0" * 400},1,"b",0]',
+    None, "", "null", "[]", "[1,2,3]", '["a",1,"b",0]', "[" * 5000, f'[1{"0" * 400},1,"b",0]',
     '[1,-1,"b",0]', '[NaN,"b"]', '[1e999,"b"]', '[-1,"b"]', '["a","b"]',
     f'[1{"0" * 400},"b"]',
 ], ids=lambda text: str(text)[:20])  # fmt: skip
