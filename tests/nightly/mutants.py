@@ -425,7 +425,7 @@ MUTANTS = [Mutant(*each) for each in (
      "        if note.by == self.token:\n", "        if False:\n",
      DEATHS, "test_a_message_whose_child_dies_each_time_is_given_up"),
     ("45: the row of a message that is given up has failed", "celery/request.py",
-     "            elif self._given_up or open_too:", "            elif False:",
+     "            elif (self._given_up or open_too) and", "            elif False and",
      DEATHS, "test_the_row_of_a_message_that_is_given_up_has_failed"),
     ("46: what a message that is over has reserved ends", "celery/request.py",
      "            self._end_reserved()\n        if self._given_up", "        if self._given_up",
