@@ -100,7 +100,7 @@ class TestOnRedis:
         wrong += ["2" + handle[1:], "abc", "1.!!", "1.bnVsbA", "x" * 5000, "1." + "[" * 99]
         said = [*read_handle(handle)[:7], "a key", 1.5]
         parts = [(0, ""), (1, "a b"), (2, "t"), (3, -1), (4, COOLING), (5, 0), (5, "5"), (7, 5)]
-        for at, part in [*parts, (8, "1.5"), (8, None), (8, 10**400), (9, 1.5)]:
+        for at, part in [*parts, (8, "1.5"), (8, None), (8, 10**400)]:
             text = json.dumps([*said[:at], part, *said[at + 1 :]]).encode()
             wrong.append("1." + base64.urlsafe_b64encode(text).decode().rstrip("="))
         for one in wrong:
