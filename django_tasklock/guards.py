@@ -186,15 +186,11 @@ class StatusGuard:
         is no work: the row does not exist, is in another status, is excluded, has a later fence, or
         has that of a run without the lock. Raises `RuntimeError` inside ``atomic()``.
         """
-        # A claim that is repeated finds its own status and fence, and takes the row again.
-        left, changes = Q((self.field, self.to)), {self.field: self.to}
-        rows = self.rows().filter(pk=pk)
-        if self.fence_field and fence is not None:
-            no_later = (f"{self.fence_field}__isnull", True), (f"{self.fence_field}__lte", fence)
-            rows = rows.filter(Q(*no_later, _connector=Q.OR))
-            left &= ~Q((f"{self.fence_field}__lt", 0))
-            changes[self.fence_field] = fence
-        return self._update(rows.filter(self._fresh | left), changes)
+        if self.fence_field is None or fence is None:
+            return self._update(self.rows().filter(self._work, pk=pk), {self.field: self.to})
+        no_later = (f"{self.fence_field}__isnull", True), (f"{self.fence_field}__lte", fence)
+        rows = self.rows().filter(self._work_by_fence, Q(*no_later, _connector=Q.OR), pk=pk)
+        return self._update(rows, {self.field: self.to, self.fence_field: fence})
 
     def claim_again(self, pk: Any, fence: int | None, mark: int) -> bool:
         """Take the row that a run without the lock has claimed with this ``mark``: for a redelivery
@@ -269,6 +265,19 @@ class StatusGuard:
         if self.exclude is not None:
             fresh &= ~self.exclude
         return fresh
+
+    # What a run with the lock may claim: a claim that is repeated finds its own status and fence,
+    # and takes the row again.
+
+    @cached_property
+    def _work(self) -> Q:
+        if self.filter is None and self.exclude is None:
+            return Q((f"{self.field}__in", [*self.source, self.to]))
+        return self._fresh | Q((self.field, self.to))
+
+    @cached_property
+    def _work_by_fence(self) -> Q:
+        return self._fresh | (Q((self.field, self.to)) & ~Q((f"{self.fence_field}__lt", 0)))
 
     def _own(self, pk: Any, fence: int | None, status: Any) -> dict[str, Any]:
         """Return what the row of a run with this fence has, in a status."""

@@ -205,8 +205,10 @@ class RedisStore(BaseStore):
     def record(self, events: Sequence[Event]) -> None:
         self.history.record(events)
 
-    def events(self, *of: Any, **by_name: Any) -> builtins.list[Event]:
-        return self.history.events(*of, **by_name)
+    def events(
+        self, name: str | None = None, task_id: str | None = None, limit: int = 100
+    ) -> builtins.list[Event]:
+        return self.history.events(name, task_id, limit)
 
     def check(self) -> Iterable[Finding]:
         return findings(self.client, self.keys, self.replicas.needed)
