@@ -11,6 +11,8 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.nightly.chaos.conductor import run
@@ -51,15 +53,25 @@ def main() -> int:
 def judged(folder: Path) -> int:
     """Print what happened, and each violation with the history around it; 1 if there is one."""
     story = Story(read(folder))
+    outcomes = Counter(call.outcome for call in story.calls.values())
+    faults = Counter(event.says["fault"] for event in story.events if event.kind == "fault")
+    totals = [("calls", outcomes), ("faults", faults)]
+    return told(violations(story), totals, partial(around, story=story))
+
+
+def told(
+    found: Iterable[Violation],
+    totals: Iterable[tuple[str, Counter[str]]],
+    piece: Callable[[Violation], Sequence[Event]],
+) -> int:
+    """Print each violation with its piece of the history, and the totals; 1 if there is one."""
     counts: Counter[str] = Counter()
-    for violation in violations(story):
+    for violation in found:
         counts[violation.rule] += 1
         if counts[violation.rule] <= SHOWN:
             print(f"VIOLATION {violation.rule}: {violation.text}")
-            print(*(f"    {event}" for event in around(violation, story)[-LINES:]), sep="\n")
-    outcomes = Counter(call.outcome for call in story.calls.values())
-    faults = Counter(event.says["fault"] for event in story.events if event.kind == "fault")
-    for what, of in {"calls": outcomes, "faults": faults, "violations": counts}.items():
+            print(*(f"    {event}" for event in piece(violation)[-LINES:]), sep="\n")
+    for what, of in [*totals, ("violations", counts)]:
         print(f"{what}: {', '.join(f'{n} {each}' for each, n in sorted(of.items())) or 'none'}")
     return 1 if counts else 0
 

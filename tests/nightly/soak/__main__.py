@@ -13,18 +13,16 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from tests.nightly.chaos.__main__ import around
+from tests.nightly.chaos.__main__ import around, told
 from tests.nightly.chaos.history import Event, read
 from tests.nightly.chaos.rules import Violation
 from tests.nightly.chaos.story import Story
 from tests.nightly.soak.conductor import run
 from tests.nightly.soak.rules import violations
 from tests.seeds import drawn_seed
-
-SHOWN, LINES = 5, 30
-"""violations of one rule that are printed, and lines of the history for each"""
 
 
 def main() -> int:
@@ -62,15 +60,7 @@ def main() -> int:
 def judged(folder: Path) -> int:
     """Print what happened, and each violation with its piece of the history; 1 if there is one."""
     story = Story(read(folder))
-    counts: Counter[str] = Counter()
-    for violation in violations(story):
-        counts[violation.rule] += 1
-        if counts[violation.rule] <= SHOWN:
-            print(f"VIOLATION {violation.rule}: {violation.text}")
-            print(*(f"    {event}" for event in piece(violation, story)[-LINES:]), sep="\n")
-    for what, of in [*counted(story), ("violations", counts)]:
-        print(f"{what}: {', '.join(f'{n} {each}' for each, n in sorted(of.items())) or 'none'}")
-    return 1 if counts else 0
+    return told(violations(story), counted(story), partial(piece, story=story))
 
 
 def piece(violation: Violation, story: Story) -> list[Event]:
