@@ -55,8 +55,8 @@ from django_tasklock.stores.records import noting as noting
 
 LATER = {
     # Operators, the command, the admin and the tables of the docs
-    "Outcome": "operators.clearing:Outcome",
-    "clear_seen": "operators.clearing:clear_seen",
+    "Outcome": "operators.held:Outcome",
+    "clear_seen": "operators.held:clear_seen",
     "digest_of": "operators.held:digest_of",
     "reserved_key": "stores.records:key_of",
     "key_of_reservation": "stores.records:key_of",
@@ -298,7 +298,7 @@ def clear_after_the_first(monkeypatch: pytest.MonkeyPatch, error: BaseException)
     def stops(*args: Any, **options: Any) -> Any:
         if cleared:
             raise error
-        cleared.append(operators("clearing").clear_seen(*args, **options))
+        cleared.append(operators("held").clear_seen(*args, **options))
         return cleared[0]
 
     monkeypatch.setattr("django_tasklock.cli.clear_and_hold.clear_seen", stops)
@@ -309,7 +309,7 @@ def instead_of_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object
 
     def clear_seen(*_: Any, **__: Any) -> Any:
         do()
-        return operators("clearing").Outcome.CHANGED_HANDS
+        return operators("held").Outcome.CHANGED_HANDS
 
     monkeypatch.setattr("django_tasklock.admin.clear.clear_seen", clear_seen)
 

@@ -19,7 +19,7 @@ from .._values.lock_info import LockInfo
 from .._values.owner import recorded
 from .._values.printable import printable
 from ..models import Lock
-from ..operators.clearing import Outcome, clear_seen
+from ..operators.held import Outcome, clear_seen
 from ..operators.holders import meaning, sentence
 from ..operators.logs import in_one_line
 from .reading import NOT_KNOWN, problem_of

@@ -13,11 +13,10 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from .._values.printable import printable
-from ..operators.clearing import Outcome
 from ..operators.doctor import diagnose
+from ..operators.held import Outcome, QueuedJob, clear_job
 from ..operators.lost_work import requeue, still_lost
 from ..operators.problems import SENT, GoneMessage, LockProblem, LostRow, Problem, weight_of
-from ..operators.reservations import QueuedJob, clear_job
 from .cells import row_url
 from .clear import log, say, user_name
 from .reading import NOT_KNOWN, problem_of

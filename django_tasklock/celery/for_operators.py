@@ -12,7 +12,7 @@ from typing import Any
 from .._compat.celery import count_messages, delays_natively, queue_of_calls
 from .._values.lock_info import LockInfo
 from ..guards import StatusGuard
-from ..operators.reservations import QueuedJob
+from ..operators.held import QueuedJob
 from ..operators.work import Explanation
 from ..stores.records import key_of
 from .loading import all_tasks, locked_tasks

@@ -11,10 +11,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from .._engine.service import LockService, locks
 from .._values.lock_info import LockInfo
 from .._values.printable import printable
-from ..operators.clearing import Outcome, clear_seen
+from ..operators.held import Outcome, QueuedJob, clear_job, clear_seen, queued_jobs
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
 from ..operators.logs import MOST_NAMED, in_one_line
-from ..operators.reservations import QueuedJob, clear_job, queued_jobs
 from ..stores.base import Refusal
 from .arguments import add_format, add_wait, lock_name, lock_ttl, user
 from .run_command import HELD_ELSEWHERE

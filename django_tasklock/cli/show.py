@@ -16,9 +16,8 @@ from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, task_words
 from .._values.printable import printable
 from ..operators.events import moment, seen_events, why, within
-from ..operators.held import held_permits
+from ..operators.held import QueuedJob, held_permits, queued_jobs
 from ..operators.holders import STATES, holder_of, sentence, states_of, who
-from ..operators.reservations import QueuedJob, queued_jobs
 from ..operators.rows import label_of, row_if_known
 from .arguments import add_format, lock_name, number
 from .tables import Row, json_row, lock_cells, since, write_fields, write_rows, write_table

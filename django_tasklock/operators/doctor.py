@@ -19,10 +19,10 @@ from ..guards import StatusGuard
 from ..stores import stores
 from ..stores.base import BaseStore
 from ..stores.records import key_of
+from .held import QueuedJob, queued_jobs
 from .holders import Holder, command_line, holder_of, sentence, who
 from .lost_work import lost_rows, waiting_rows, works_by_rows
 from .problems import GoneMessage, LockProblem, Problem, first_of
-from .reservations import QueuedJob, queued_jobs
 from .rows import in_savepoint, label_of, row_if_known
 from .work import CeleryMissing, tasks
 

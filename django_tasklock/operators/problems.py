@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext, gettext_noop
 
 from .._values.lock_info import LockInfo
-from .reservations import QueuedJob
+from .held import QueuedJob
 from .work import Work
 
 # The kinds of problems. The page translates them; the command prints them as they are.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from .._values.lock_info import LockInfo
     from ..guards import StatusGuard
-    from .reservations import QueuedJob
+    from .held import QueuedJob
 
 
 class CeleryMissing(ImportError):

@@ -191,7 +191,7 @@ MUTANTS = [Mutant(*each) for each in (
      "expected = redis.sha1hex(string.sub(there, 1, MAX_VALUE_BYTES)) == change.proof",
      "expected = true",
      CONTRACT, "redis-pickle and test_held_expects_that_very_lease"),
-    ("an operator clears the lease that was shown", "operators/clearing.py",
+    ("an operator clears the lease that was shown", "operators/held.py",
      "info.name, info.token, info.digest", "info.name, None, None",
      "cli/test_clear.py", "test_each_lease_has_an_outcome_of_its_own"),
     ("a change is made to the very lease that it expects", "stores/records.py",

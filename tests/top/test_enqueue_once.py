@@ -113,7 +113,7 @@ def told(which: Signal, receive: Callable[..., None]) -> Iterator[None]:
 
 def reserved() -> list[Any]:
     """What ``manage.py locks list --queued`` shows."""
-    found: list[Any] = operators("reservations").queued_jobs(stores["default"])
+    found: list[Any] = operators("held").queued_jobs(stores["default"])
     return found
 
 
