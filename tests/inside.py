@@ -311,7 +311,7 @@ def instead_of_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object
         do()
         return operators("held").Outcome.CHANGED_HANDS
 
-    monkeypatch.setattr("django_tasklock.admin.clear.clear_seen", clear_seen)
+    monkeypatch.setattr("django_tasklock.admin.clear_and_hold.clear_seen", clear_seen)
 
 
 @contextmanager

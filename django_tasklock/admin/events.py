@@ -15,9 +15,8 @@ from .._values.owner import Owner
 from .._values.printable import printable
 from ..operators.events import moment, seen_events, why, within
 from ..operators.holders import who
-from .cells import shortened, task_link
-from .reading import NOT_KNOWN, problem_of
-from .tabs import lock_url
+from .parts import lock_url, shortened, task_link
+from .rows import NOT_KNOWN, problem_of
 
 MOST_EVENTS, MOST_OF_LOCK = 100, 20  # of one page
 KINDS = (

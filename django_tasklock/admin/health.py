@@ -17,11 +17,9 @@ from ..operators.doctor import diagnose
 from ..operators.held import Outcome, QueuedJob, clear_job
 from ..operators.lost_work import requeue, still_lost
 from ..operators.problems import SENT, GoneMessage, LockProblem, LostRow, Problem, weight_of
-from .cells import row_url
-from .clear import log, say, user_name
-from .reading import NOT_KNOWN, problem_of
-from .rows import lock_of
-from .tabs import address, lock_url
+from .clear_and_hold import log, say, user_name
+from .parts import address, lock_url, row_url
+from .rows import NOT_KNOWN, lock_of, problem_of
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"

@@ -25,14 +25,11 @@ from ..models import Lock
 from ..operators.held import held_permits
 from ..operators.holders import sentence
 from ..operators.rows import label_of, row_if_known
-from .cells import facts, held_by, lasts, row_url, terminating, ttl, waiter_cells, waiting
-from .clear import clear, question_about, user_name
+from .clear_and_hold import HoldForm, clear, question_about, user_name
 from .events import history
 from .health import end_reservations, findings, send_again
-from .hold import HoldForm
-from .reading import NOT_KNOWN, problem_of, read
-from .rows import LockChangeList, Rows, seen_lock
-from .tabs import address, chosen_alias, frame
+from .parts import COLUMNS, address, chosen_alias, facts, frame, row_url, terminating, waiter_cells
+from .rows import NOT_KNOWN, LockChangeList, Rows, problem_of, read, seen_lock
 
 # Locks of one form: it may have 1,000 fields.
 MOST_CLEARED = 500
@@ -62,7 +59,7 @@ def needs(permission: str) -> Callable[[Any], Any]:
 class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Live locks, from their store. ``view_lock`` sees, ``delete_lock`` clears and holds."""
 
-    list_display: Any = ("name", held_by, lasts, ttl, waiting)
+    list_display: Any = ("name", *COLUMNS)
     list_per_page = 100
     list_max_show_all = MOST_CLEARED
     show_full_result_count = False

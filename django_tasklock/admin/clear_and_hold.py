@@ -1,10 +1,11 @@
-"""Clearing leases that were seen: what is asked before, what is logged, and what is said after."""
+"""Clearing leases that were seen: what is asked, logged and said; and the form for a hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.messages import INFO, SUCCESS, WARNING
@@ -15,6 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .._engine.service import locks
+from .._values.durations import read_ttl
 from .._values.lock_info import LockInfo
 from .._values.owner import recorded
 from .._values.printable import printable
@@ -22,9 +24,13 @@ from ..models import Lock
 from ..operators.held import Outcome, clear_seen
 from ..operators.holders import meaning, sentence
 from ..operators.logs import in_one_line
-from .reading import NOT_KNOWN, problem_of
+from ..stores import stores
+from ..stores.base import Refusal
+from .rows import NOT_KNOWN, problem_of
 
 NAMES_PER_MESSAGE = 5
+# A web server ends a request that takes much longer.
+LONGEST_WAIT_SECONDS = 20
 SAID: Mapping[Outcome, tuple[Any, int]] = {
     Outcome.CLEARED: (_("Cleared: %(names)s."), SUCCESS),
     Outcome.CHANGED_HANDS: (_("Left alone, because it changed hands: %(names)s."), WARNING),
@@ -88,3 +94,55 @@ def log(request: HttpRequest, lock: Any, words: str) -> None:
     # Of the lock and not of the lease: so all entries of a lock are together.
     of_lock = [Lock.named(lock.store, lock.name)]
     LogEntry.objects.log_actions(request.user.pk, of_lock, DELETION, words)
+
+
+class HoldForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Which lock to hold, for how long, and why. A valid form holds it: whether somebody else does
+    is known when the lock is taken, and not before. ``by``: the user's name."""
+
+    by = ""
+
+    store = forms.ChoiceField(label=_("Store"))
+    name = forms.CharField(label=_("Name"))
+    duration = forms.CharField(
+        label=_("Duration"),
+        initial="2h",
+        help_text=_("30s, 10m, 2h, 1d, 1h30m, or a number of seconds."),
+    )
+    reason = forms.CharField(
+        label=_("Reason"), required=False, help_text=_("For those who find the lock held.")
+    )
+    wait = forms.BooleanField(
+        label=_("Wait for the lock"),
+        required=False,
+        help_text=_("At most 20 seconds, in the lock’s wait queue."),
+    )
+
+    class Meta:
+        model = Lock
+        fields = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choice: Any = self.fields["store"]
+        choice.choices = [(alias, printable(alias)) for alias in stores]
+        if len(choice.choices) == 1:
+            choice.widget, choice.required = forms.HiddenInput(), False
+
+    def clean(self) -> Any:
+        """Hold the lock; say on the form who holds it, or what is wrong."""
+        if self.errors:
+            return self.cleaned_data
+        said = self.cleaned_data
+        said["store"] = said["store"] or next(iter(stores))
+        wait = LONGEST_WAIT_SECONDS if said["wait"] else 0
+        try:
+            ttl, service = read_ttl(said["duration"]), locks.using(said["store"])
+            answer = service.try_hold(said["name"], ttl, self.by, said["reason"], wait=wait)
+        except (*NOT_KNOWN, ValueError) as error:
+            raise forms.ValidationError(problem_of(error)) from error
+        if isinstance(answer, Refusal):
+            self.add_error("name", sentence(answer.holder))
+        else:
+            self.instance = Lock.named(said["store"], said["name"])
+        return said

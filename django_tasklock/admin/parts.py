@@ -1,4 +1,4 @@
-"""How locks, tasks and moments look on the admin's pages."""
+"""What the admin's pages are made of: cells of locks, tasks and moments, tabs, and addresses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ from .._values.owner import Owner
 from .._values.printable import printable
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
+from ..models import Lock
 from ..operators.events import moment
 from ..operators.holders import Holder, holder_of, who
 from ..operators.work import tasks
+from ..stores import stores
 
 # Of a task's name, on both sides of its cut: it tells little else than its beginning and its end.
 HALF_CHARACTERS = 18
 # Whose lease is renewed, if it is one that is renewed.
 RENEWED = (Holder.ALIVE, Holder.UNKNOWN)
+LABELS = {
+    "changelist": gettext_lazy("Locks"),
+    "events": gettext_lazy("Events"),
+    "health": gettext_lazy("Health"),
+}
 
 
 def shortened(text: str) -> SafeString:
@@ -95,6 +102,10 @@ def waiting(lock: Any) -> str | None:
     return _labelled(gettext("waiting"), format_html("{}{}", info.waiters, since))
 
 
+# Of the list of locks, behind their names.
+COLUMNS = (held_by, lasts, ttl, waiting)
+
+
 def _labelled(label: str, cell: str) -> SafeString:
     """A cell with its label: on a phone the column has no heading."""
     return format_html('<span data-tasklock-label="{}">{}</span>', label, cell)
@@ -154,3 +165,42 @@ def _pill(holder: Holder) -> str:
         return ""
     words = '<span class="tasklock-pill tasklock-{}">{}</span>'
     return format_html(words, holder.name.lower(), gettext(holder.value))
+
+
+def aliases() -> list[str]:
+    """Return the aliases of all stores; none if the setting is wrong."""
+    try:
+        return list(stores)
+    except InvalidLockConfig:
+        return []
+
+
+def chosen_alias(request: HttpRequest) -> str:
+    """Return the alias of the store that the page is about."""
+    return request.GET.get("store") or next(iter(aliases()), "default")
+
+
+def address(request: HttpRequest, view: str, *args: str, **query: str) -> str:
+    """Return the address of one of the admin's views, such as "changelist", on the same store."""
+    if "store" in request.GET:
+        query = {"store": request.GET["store"], **query}
+    assert request.resolver_match is not None
+    site = request.resolver_match.namespace
+    name, ids = f"admin:django_tasklock_lock_{view}", [*map(quote, args)]
+    return reverse(name, args=ids, current_app=site, query=query)
+
+
+def lock_url(request: HttpRequest, store: str, name: str) -> str:
+    """Return the address of the page of a lock, whatever holds it."""
+    return address(request, "change", Lock.named(store, name).id, store=store)
+
+
+def frame(request: HttpRequest, view: str) -> dict[str, Any]:
+    """Return what the top of a tab shows."""
+    found = aliases()
+    return {
+        "title": LABELS[view],
+        "tabs": [(address(request, each), label, each == view) for each, label in LABELS.items()],
+        "stores": [(printable(alias), alias) for alias in found] if len(found) > 1 else [],
+        "chosen": chosen_alias(request),
+    }
