@@ -28,7 +28,7 @@ from ..operators.rows import label_of, row_if_known
 from .clear_and_hold import HoldForm, clear, question_about, user_name
 from .events import history
 from .health import end_reservations, findings, send_again
-from .parts import COLUMNS, address, chosen_alias, facts, frame, row_url, terminating, waiter_cells
+from .parts import COLUMNS, address, chosen_alias, facts, frame, row_url, waiter_cells
 from .rows import NOT_KNOWN, LockChangeList, Rows, problem_of, read, seen_lock
 
 # Locks of one form: it may have 1,000 fields.
@@ -130,7 +130,6 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         said["waiting"] = [waiter_cells(owner) for owner in service.waiters(lock.name)]
         if info is not None:
             said |= {"sentence": sentence(info), "facts": facts(info, self._row(request, info))}
-            said["terminate"] = terminating(info)
             if info.owner.task_id:
                 said["of_task"] = history(request, lock.store, task_id=info.owner.task_id)
         elif held_permits(service, lock.name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -25,7 +24,6 @@ from ..exceptions import InvalidLockConfig
 from ..models import Lock
 from ..operators.events import moment
 from ..operators.holders import Holder, holder_of, who
-from ..operators.work import tasks
 from ..stores import stores
 
 # Of a task's name, on both sides of its cut: it tells little else than its beginning and its end.
@@ -136,16 +134,6 @@ def facts(info: LockInfo, row: str) -> list[tuple[str, str]]:
         gettext("key"): printable(info.key),
     }
     return [(label, value) for label, value in found.items() if value]
-
-
-def terminating(info: LockInfo) -> str:
-    """Return the command that ends the run under the lock; "" if that is no Celery task's."""
-    owner, app = info.owner, None
-    if owner.task and owner.task_id and holder_of(info) in (*RENEWED, Holder.OVERDUE):
-        with suppress(Exception):  # The tasks cannot be imported here: the doctor reports it.
-            app = tasks().app_of(owner.task)
-    command = f"celery -A {app} control terminate SIGTERM {shlex.quote(owner.task_id or '')}"
-    return printable(command) if app else ""
 
 
 def _time_left(info: LockInfo, *, with_bar: bool) -> str:

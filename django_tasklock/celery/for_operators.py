@@ -15,7 +15,7 @@ from ..guards import StatusGuard
 from ..operators.held import QueuedJob
 from ..operators.work import Explanation
 from ..stores.records import key_of
-from .loading import all_tasks, locked_tasks
+from .loading import locked_tasks
 from .options import OPTIONS
 from .task import LockedTask
 from .unique import has_ended, is_same_job
@@ -71,12 +71,6 @@ class GuardedTask:
         self._task.naming.arguments_of((), kwargs)
         # Also if another message is reserved: it may be lost, and the guard lets only one work.
         return getattr(self._task.send_anyway((), kwargs), "id", None)
-
-
-def app_of(task: str) -> str | None:
-    """Return the name of the task's app, "…" if it has none; None if no app has such a task."""
-    found = all_tasks().get(task)
-    return None if found is None else str(found.app.main or "…")
 
 
 def explain_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Explanation | None:

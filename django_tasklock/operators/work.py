@@ -64,10 +64,6 @@ class Tasks(Protocol):
     def guarded_tasks(self) -> Iterable[Work]:
         """Return every task that has a guard, by name."""
 
-    def app_of(self, task: str) -> str | None:
-        """Return the name of the task's app, as ``celery -A`` has it, "…" if it has none; None if
-        no app has such a task."""
-
     def explain_call(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Explanation | None:

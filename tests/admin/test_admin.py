@@ -293,9 +293,7 @@ def test_the_page_of_a_free_lock_has_its_events(operator: Client) -> None:
     assert response.redirect_chain == [(f"{EVENTS}?q=video%3A1&store=default", 302)]
 
 
-def test_the_page_of_a_lock_says_how_its_run_is_and_how_to_end_it(
-    room: Mailroom, operator: Client
-) -> None:
+def test_the_page_of_a_lock_says_how_its_run_is(room: Mailroom, operator: Client) -> None:
     task = room.task(guard=guard())
     job = Job.objects.create(status="processing")
     # Given a run that has waited for a lock of another name
@@ -307,35 +305,20 @@ def test_the_page_of_a_lock_says_how_its_run_is_and_how_to_end_it(
 
     assert "State alive" in words
     assert f"Guarded row app.Job {job.pk}: processing" in words
-    assert f"celery -A {room.app.main} control terminate SIGTERM the-run" in words
     assert re.search("What happened to its task .* waited 7s ffmpeg", words)
 
 
-def test_only_a_run_of_a_celery_task_is_terminated(room: Mailroom, operator: Client) -> None:
-    task = room.task()
-    for name, who in {"other:1": "videos.transcode", "job:1": task.name}.items():
-        lease = taken(name, task=who, task_id="the-run")
-        says = "control terminate" in words_of(operator.get(url_of("change", id_of(lease))))
-        assert says is (who == task.name)
-    assert lease.detach(600)
-    assert "control terminate" not in words_of(operator.get(url_of("change", "default:job:1")))
-
-
 def test_the_page_of_a_lock_says_whether_its_process_lives(
-    room: Mailroom, operator: Client, client_with: UserWith
+    room: Mailroom, operator: Client
 ) -> None:
-    """And how a run is ended that may live, to those who may clear its lock."""
     owner = owner_record(room.task().name, "the-run")
     held_by(owner | {"start": 1}, "job:gone")
     held_by(owner | {"host": "worker-9", "boot": "another"}, "job:elsewhere")
     locks.hold("job:hold", 600, by="anna")
     said = {"gone": "gone", "elsewhere": "unknown", "hold": "operator"}
     for name, state in said.items():
-        url = url_of("change", f"default:job:{name}")
-        words = words_of(operator.get(url))
+        words = words_of(operator.get(url_of("change", f"default:job:{name}")))
         assert f" State {state} " in words
-        assert ("control terminate" in words) is (name == "elsewhere")
-        assert "control terminate" not in words_of(client_with("view_lock").get(url))
 
 
 def test_why_a_task_was_skipped_is_found_by_its_id(operator: Client) -> None:
@@ -373,17 +356,6 @@ def test_equal_events_are_one_with_a_count_on_the_page_and_on_that_of_their_lock
         assert "anna" in words
         assert "bob" in words
     assert "id-7" in words_of(operator.get(EVENTS, {"q": "id-7"}))
-
-
-def test_many_locks_that_are_cleared_together_are_one_line_of_the_log(
-    operator: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(25):
-        taken(f"video:{number}")
-    tick(operator, *boxes_of(operator.get(LIST)), post="yes")
-    assert locks.list() == []
-    (line,) = caplog.messages
-    assert ", … in store default: 25 cleared by " in line
 
 
 def test_health_clears_those_whose_owner_is_gone(operator: Client) -> None:
