@@ -23,7 +23,6 @@ from .._values.printable import printable
 from ..models import Lock
 from ..operators.held import Outcome, clear_seen
 from ..operators.holders import meaning, sentence
-from ..operators.logs import in_one_line
 from ..stores import stores
 from ..stores.base import Refusal
 from .rows import NOT_KNOWN, problem_of
@@ -69,9 +68,8 @@ def clear(request: HttpRequest, seen: Sequence[Lock]) -> None:
                 words = gettext("Asked to clear it. %(sentence)s")
                 log(request, lock, words % {"sentence": sentence(lock.info)})
         by = user_name(request)
-        with in_one_line(len(held), ", ".join({info.store: 0 for info in held}), by):
-            for info in held:
-                names[clear_seen(info, by=by)].append(info.name)
+        for info in held:
+            names[clear_seen(info, by=by)].append(info.name)
     except NOT_KNOWN as error:
         messages.error(request, problem_of(error))
     for outcome, some in names.items():

@@ -13,7 +13,6 @@ from .._values.lock_info import LockInfo
 from .._values.printable import printable
 from ..operators.held import Outcome, QueuedJob, clear_job, clear_seen, queued_jobs
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
-from ..operators.logs import MOST_NAMED, in_one_line
 from ..stores.base import Refusal
 from .arguments import add_format, add_wait, lock_name, lock_ttl, user
 from .run_command import HELD_ELSEWHERE
@@ -21,6 +20,7 @@ from .show import matching
 from .tables import as_json, json_row
 
 Seen: TypeAlias = LockInfo | QueuedJob
+MOST_NAMED = 20  # Of more the command names the first ones, or none, and counts.
 
 
 def add_clear_arguments(parser: CommandParser) -> None:
@@ -74,8 +74,7 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
         outcomes = ((each, "would clear") for each in found)
     done: list[tuple[Seen, str]] = []
     try:
-        with in_one_line(len(found), service.alias, by):
-            done += outcomes
+        done += outcomes
     finally:  # What was cleared is said also if the rest was interrupted, or failed.
         if done:
             _write(command, done, options["format"])

@@ -9,9 +9,6 @@ make each lease slower.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from .._values.durations import duration
@@ -23,11 +20,6 @@ if TYPE_CHECKING:
     # Every process that has the app connects the receivers, and most take no lock.
     from .._engine.lease import Lease
     from .._values.lock_info import LockInfo
-
-# Of more that are cleared together there is one line, with the first names.
-MOST_NAMED, FIRST_NAMES = 20, 5
-# What is cleared together, by now: names.
-_together: ContextVar[list[str] | None] = ContextVar("together", default=None)
 
 
 def connect() -> None:
@@ -58,27 +50,9 @@ def log_cleared(
     *, name: str, store: str, holder: LockInfo | None, by: str | None, **_: Any
 ) -> None:
     """WARNING: a lock was taken from its holder by force."""
-    if (names := _together.get()) is not None:
-        names.append(name)
-        return
     owner = holder.owner if holder else Owner()
     text = "lock %s in store %s, held by %s, was cleared%s"
     _log(logging.WARNING, text, name, store, owner, _held_by(holder), f" by {by}" if by else "")
-
-
-@contextmanager
-def in_one_line(count: int, store: str, by: str) -> Iterator[None]:
-    """Have what the block clears be one line, also if it is interrupted, if ``count`` is large."""
-    names = list[str]() if count > MOST_NAMED else None
-    mark = _together.set(names)
-    try:
-        yield
-    finally:
-        _together.reset(mark)
-        if names:
-            text = "%s, … in store %s: %s cleared by %s"
-            first = ", ".join(names[:FIRST_NAMES])
-            _log(logging.WARNING, text, first, store, Owner(), f"{len(names):,}", by)
 
 
 def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -> None:
@@ -90,9 +64,6 @@ def log_held(*, name: str, store: str, holder: LockInfo, ttl: float, **_: Any) -
 
 def log_reservation_cleared(name: str, store: str, task: str, task_id: str, by: str) -> None:
     """WARNING: a reservation was cleared, though its message may still wait in the queue."""
-    if (names := _together.get()) is not None:
-        names.append(f"{name} (reservation)")
-        return
     owner = Owner(task=task, task_id=task_id)
     text = "the reservation of the job %s in store %s for the task %s[%s] was cleared by %s"
     _log(logging.WARNING, text, name, store, owner, task, task_id, by)
