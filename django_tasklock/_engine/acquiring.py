@@ -16,15 +16,16 @@ from .._values.arguments import (
     checked_flag,
     checked_name,
     checked_seconds,
+    checked_slots,
     checked_text,
     checked_token,
     checked_ttl,
     checked_wait,
     is_name,
+    permit_names,
 )
 from .._values.lock_info import LockInfo
 from .._values.owner import HELD_BY, INSIDE, Owner, place, this_process
-from .._values.slots import checked_slots, permit_names
 from .._values.tokens import new_token
 from ..conf import DEFAULT_ALIAS
 from ..exceptions import InvalidLockConfig, StoreUnavailable

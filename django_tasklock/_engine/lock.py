@@ -14,11 +14,16 @@ from weakref import ref
 from django.db import transaction
 
 from .._compat.django_database import is_until_commit
-from .._values.arguments import check_known, checked_name, checked_several, checked_template
+from .._values.arguments import (
+    check_known,
+    checked_name,
+    checked_several,
+    checked_template,
+    permit_names,
+)
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import signature_of
-from .._values.slots import permit_names
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..stores import stores
 from .acquiring import Acquiring, How, acquire_all, is_own

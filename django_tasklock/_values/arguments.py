@@ -5,6 +5,8 @@ errors call it.
 A name is a non-empty ``str`` of at most 200 printable characters without spaces: it goes
 into keys, logs, terminals and web pages as it is. 200 leaves room for a prefix and a
 version within memcached's 250 bytes and DatabaseCache's 255 characters.
+
+``slots=N`` makes N names of one name: those of its permits.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ SHORTEST_TTL_SECONDS = 0.001
 LONGEST_TTL_SECONDS = 10 * 366 * 86400.0
 # no store has as many locks, and some servers know no larger numbers
 MOST_LISTED = 10**12
+# the largest N of ``slots=N``: every caller may have to look at all of its permits
+LARGEST_SLOTS = 1000
 # What other libraries call our options.
 MENDS = {
     "timeout": "wait= is how long to wait for the lock, ttl= how long the lease lasts, in seconds",
@@ -35,6 +39,7 @@ MENDS = {
 
 # whether a str has the form of a token
 is_token = re.compile(r"[A-Za-z0-9_-]{22}").fullmatch
+_slot = re.compile(r"#([1-9][0-9]{0,3})\Z")
 
 
 def is_name(text: str) -> bool:
@@ -132,6 +137,45 @@ def checked_wait(wait: Any, what: str = "wait") -> float | None:
         if not (0 <= number < 1e308 or number == inf):
             raise ValueError(f"{what} must be None or from 0 to 1e308 seconds, not {wait!r:.100}")
     return wait  # type: ignore[no-any-return]
+
+
+def checked_slots(slots: Any, what: str = "slots") -> int:
+    """Return ``slots``, which errors call ``what``. Raises `TypeError` or `ValueError` unless it is
+    a whole number from 1 to `LARGEST_SLOTS`."""
+    if not 1 <= checked_number(slots, what) <= LARGEST_SLOTS:
+        raise ValueError(f"{what} must be a number from 1 to {LARGEST_SLOTS}, not {slots!r}")
+    return int(slots)
+
+
+def permit_name(name: str, slot: int) -> str:
+    """The name of the lock that is one permit."""
+    return f"{name}#{slot}"
+
+
+def permit_names(name: str, slots: int) -> list[str]:
+    """The names of the permits of ``name``, which was checked. Raises `ValueError` if the name is
+    too long, whatever ``slots`` is: a greater number must not fail later."""
+    longest = LONGEST_NAME_CHARACTERS - len(f"#{LARGEST_SLOTS}")
+    if len(name) > longest:
+        raise ValueError(
+            f"with slots, a lock's name must have at most {longest} characters, not {len(name)}"
+        )
+    return [permit_name(name, slot) for slot in range(1, slots + 1)]
+
+
+def slot_of(name: str, slots: int | None) -> int | None:
+    """The number of the permit with this name; None for any other lock.
+
+    ``slots`` is what the holder's record says of N, and None in that of a plain lock, whatever its
+    name is.
+    """
+    found = None if slots is None else _slot.search(name)
+    return None if found is None else int(found[1])
+
+
+def base_of(name: str, slots: int | None) -> str:
+    """The name of which a lock is a permit; its own name for any other lock."""
+    return name if slots is None else _slot.sub("", name)
 
 
 def _typed(value: Any, what: str, kind: type[T] | tuple[type[T], ...], called: str) -> T:

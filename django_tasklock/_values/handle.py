@@ -7,9 +7,8 @@ import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, NamedTuple
 
-from .arguments import checked_ttl, is_name, is_token
+from .arguments import checked_slots, checked_ttl, is_name, is_token
 from .lock_info import LockKeys, kept_key
-from .slots import checked_slots
 from .tokens import new_token
 
 VERSION = "1"

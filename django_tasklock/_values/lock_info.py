@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from .arguments import LARGEST_SLOTS, base_of, slot_of
 from .durations import age
 from .owner import COOLING, Owner
-from .slots import LARGEST_SLOTS, base_of, slot_of
 
 Kind = Literal[
     "refused", "skipped", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"

@@ -20,8 +20,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from django.utils.functional import cached_property
 
 from .._compat.celery import delays_natively
-from .._values.arguments import is_name
-from .._values.slots import checked_slots
+from .._values.arguments import checked_slots, is_name
 from .naming import Names
 from .options import TaskOptions
 

@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .._engine.names import ArgumentNames, NameTemplate, bound_arguments, digest_name
-from .._values.arguments import checked_name
+from .._values.arguments import checked_name, checked_slots
 from .._values.signatures import signature_of
-from .._values.slots import checked_slots
 
 # Why a call's lock and its limits must not have one name.
 SAME_NAMES = (

@@ -19,7 +19,7 @@ from .._engine.acquiring import How
 from .._engine.names import ArgumentNames
 from .._engine.service import LockService
 from .._values import arguments
-from .._values.slots import checked_slots
+from .._values.arguments import checked_slots
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from .naming import Naming

@@ -15,9 +15,8 @@ from typing import Any
 
 from .._engine.acquiring import clear
 from .._engine.service import LockService
-from .._values.arguments import is_name
+from .._values.arguments import base_of, is_name, permit_name
 from .._values.lock_info import LockInfo
-from .._values.slots import base_of, permit_name
 from ..exceptions import ListingNotSupported
 from ..stores import stores
 from ..stores.base import BaseStore

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from .._values.arguments import base_of
 from .._values.lock_info import LockInfo, kept_key
 from .._values.owner import Owner
-from .._values.slots import base_of
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from . import records

@@ -6,10 +6,9 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from .._values.arguments import LONGEST_TTL_SECONDS, is_name, is_remark
+from .._values.arguments import LARGEST_SLOTS, LONGEST_TTL_SECONDS, base_of, is_name, is_remark
 from .._values.lock_info import KINDS, Event
 from .._values.owner import Owner
-from .._values.slots import LARGEST_SLOTS, base_of
 from .records import is_number
 
 # Of an event's text.

@@ -13,11 +13,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 from .._compat.native_threads import new_rlock
 from .._values import clock
+from .._values.arguments import base_of
 from .._values.interruptions import Bell
 from .._values.lock_info import RARE, Event
 from .._values.owner import SINCE, Owner
 from .._values.processes import OfProcess
-from .._values.slots import base_of
 from .._values.tokens import chance
 from ..conf import StoreSettings
 from .base import BaseStore, Finding, Grant, Question, Refusal

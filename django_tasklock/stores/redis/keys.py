@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
 from operator import attrgetter
 
-from ..._values.arguments import is_name
+from ..._values.arguments import LARGEST_SLOTS, base_of, is_name
 from ..._values.interruptions import interrupts
 from ..._values.lock_info import LockKeys
-from ..._values.slots import LARGEST_SLOTS, base_of
 from ...exceptions import InvalidLockConfig
 from ..records import is_note
 

@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import Any
 
 from ..._values import clock
+from ..._values.arguments import base_of
 from ..._values.lock_info import Event, LockKeys
 from ..._values.owner import SINCE, Owner
-from ..._values.slots import base_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...conf import StoreSettings
 from ...exceptions import StoreUnavailable

@@ -13,9 +13,8 @@ from operator import attrgetter
 from typing import Any
 
 from ..._values import clock
-from ..._values.arguments import LONGEST_TTL_SECONDS
+from ..._values.arguments import LONGEST_TTL_SECONDS, slot_of
 from ..._values.lock_info import LockKeys
-from ..._values.slots import slot_of
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
 from ..waiter import CannotSubscribe, Grant, Question, Refusal
