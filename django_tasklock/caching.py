@@ -14,7 +14,7 @@ from ._engine.lock import Block
 from ._engine.names import make_name
 from ._engine.waiting import blocking
 from ._values.arguments import checked_seconds, checked_ttl, checked_wait
-from ._values.printable import logger, printable
+from ._values.words import logger, printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import LockNotAcquired, StoreUnavailable
 

@@ -14,9 +14,9 @@ from django.db.models import DateTimeField, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
 from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
-from ._values.printable import logger, printable
 from ._values.signatures import signature_of
 from ._values.tokens import new_token
+from ._values.words import logger, printable
 from .exceptions import InvalidLockConfig, StatusConflict
 
 __all__ = ["GuardedRow", "StatusGuard"]

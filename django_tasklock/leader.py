@@ -15,8 +15,8 @@ from ._engine.lock import Block
 from ._engine.stopping import call_until_lost, check_can_stop
 from ._engine.waiting import blocking
 from ._values.arguments import checked_name, checked_ttl
-from ._values.printable import logger, printable
 from ._values.signatures import is_generator, signature_of
+from ._values.words import logger, printable
 from .conf import DEFAULT_ALIAS
 from .exceptions import LeaseLost, StoreUnavailable
 

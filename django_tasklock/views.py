@@ -18,10 +18,9 @@ from ._engine.decorator import Around
 from ._engine.lock import OPTIONS, Block
 from ._engine.service import LockOptions
 from ._values.arguments import check_known, checked_template
-from ._values.durations import age
 from ._values.lock_info import LockInfo
-from ._values.printable import logger, printable
 from ._values.signatures import refuse_bare, signature_of
+from ._values.words import age, logger, printable
 from .exceptions import LockNotAcquired, StoreUnavailable
 
 if TYPE_CHECKING:

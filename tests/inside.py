@@ -66,7 +66,7 @@ LATER = {
     "COUNTERS": "contrib.measures:COUNTERS",
     "HISTOGRAMS": "contrib.measures:HISTOGRAMS",
     "MOST_LABELS": "contrib.measures:MOST_LABELS",
-    "age": "_values.durations:age",
+    "age": "_values.words:age",
     "label_of": "contrib.measures:label_of",
     "AT_ZERO": "contrib.measures:AT_ZERO",
     "GAUGES": "contrib.prometheus.state:GAUGES",

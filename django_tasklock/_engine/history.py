@@ -21,7 +21,7 @@ from typing import Any, Literal
 from .._values import clock
 from .._values.lock_info import Event, Kind, LockInfo, shown
 from .._values.owner import Owner, recorded
-from .._values.printable import logger
+from .._values.words import logger
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
 from .jobs import MOST_EVENTS, jobs_of

@@ -27,8 +27,8 @@ from django.dispatch import Signal
 
 from .._values import clock
 from .._values.owner import COOLING, MARK
-from .._values.printable import logger
 from .._values.processes import own_of
+from .._values.words import logger
 from ..exceptions import StoreUnavailable
 from ..signals import lock_lost, lock_released, tell
 from ..stores.base import BaseStore, Extension

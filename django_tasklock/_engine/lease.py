@@ -34,7 +34,7 @@ from .._values.arguments import base_of, checked_ttl, slot_of
 from .._values.handle import Handle, new_mark
 from .._values.lock_info import kept_key, shown
 from .._values.owner import INSIDE, Owner, owner_record, strand_name
-from .._values.printable import logger, printable
+from .._values.words import logger, printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..stores.base import Note
 from .aio import finish

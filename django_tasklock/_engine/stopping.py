@@ -19,7 +19,7 @@ from ctypes import c_ulong, py_object, pythonapi
 from typing import Any
 
 from .._compat.native_threads import are_patched
-from .._values.printable import printable
+from .._values.words import printable
 from ..exceptions import InvalidLockConfig
 from .lease import Lease
 from .own_token import HELD

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 from .arguments import LARGEST_SLOTS, base_of, slot_of
-from .durations import age
 from .owner import COOLING, Owner
+from .words import age
 
 Kind = Literal[
     "refused", "skipped", "waited", "lost", "cleared", "taken over", "given up", "adopted", "held"

@@ -15,8 +15,8 @@ from os import getpid
 from typing import Any
 
 from .arguments import LARGEST_SLOTS, LONGEST_TEXT_BYTES
-from .printable import printable
 from .processes import DEAD, boot_id, group_lives, pid_namespace, start_of, time_namespace
+from .words import printable
 
 # a key of an operator's record, and of no other
 HELD_BY = "held_by"

@@ -16,10 +16,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .._engine.service import locks
-from .._values.durations import read_ttl
 from .._values.lock_info import LockInfo
 from .._values.owner import recorded
-from .._values.printable import printable
+from .._values.words import printable, read_ttl
 from ..models import Lock
 from ..operators.held import Outcome, clear_seen
 from ..operators.holders import meaning, sentence

@@ -9,10 +9,9 @@ from django.utils.translation import gettext, gettext_noop
 
 from .._engine.service import LockService, locks
 from .._values.arguments import is_name
-from .._values.durations import duration
 from .._values.lock_info import Event
 from .._values.owner import Owner
-from .._values.printable import printable
+from .._values.words import duration, printable
 from ..operators.events import moment, seen_events, why, within
 from ..operators.holders import who
 from .parts import lock_url, shortened, task_link

@@ -12,7 +12,7 @@ from django.db import Error as DatabaseError
 from django.http import HttpRequest
 from django.utils.translation import gettext
 
-from .._values.printable import printable
+from .._values.words import printable
 from ..operators.doctor import diagnose
 from ..operators.held import Outcome, QueuedJob, clear_job
 from ..operators.lost_work import requeue, still_lost

@@ -20,7 +20,7 @@ from .._compat.django import add_without_transaction
 from .._engine.service import locks
 from .._values.arguments import base_of
 from .._values.lock_info import LockInfo
-from .._values.printable import printable
+from .._values.words import printable
 from ..models import Lock
 from ..operators.held import held_permits
 from ..operators.holders import sentence

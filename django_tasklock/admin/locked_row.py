@@ -10,7 +10,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
-from .._values.printable import printable
+from .._values.words import printable
 from ..operators.holders import sentence
 from ..operators.rows import locks_of
 from .rows import NOT_KNOWN, problem_of

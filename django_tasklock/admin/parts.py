@@ -15,10 +15,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
-from .._values.durations import age, duration
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.printable import printable
+from .._values.words import age, duration, printable
 from ..conf import task_url
 from ..exceptions import InvalidLockConfig
 from ..models import Lock

@@ -31,7 +31,7 @@ from celery.app.annotations import resolve_all
 from django.core import checks
 
 from .._compat.celery import active_apps, is_of_function, is_of_project
-from .._values.printable import printable
+from .._values.words import printable
 from ..checks import Found, check_lock, message
 from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable

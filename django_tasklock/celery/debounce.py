@@ -33,8 +33,8 @@ from .._engine.lease import Lease
 from .._engine.stopping import recalled_for
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, recorded
-from .._values.printable import logger, printable
 from .._values.tokens import chance
+from .._values.words import logger, printable
 from ..exceptions import StoreUnavailable
 from ..stores.base import BaseStore
 from .call import MOMENT, Call, Send

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from celery import states
 
-from .._values.durations import age
 from .._values.lock_info import LockInfo
+from .._values.words import age
 from ..exceptions import LockNotAcquired
 from .message import meta_of, was_before
 from .note import Skip

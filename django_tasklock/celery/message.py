@@ -22,8 +22,8 @@ from .._engine.keeper import keeper_of
 from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
-from .._values.printable import logger, printable
 from .._values.tokens import token_from
+from .._values.words import logger, printable
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
 from .call import BESIDE, HEADER, LEASE, REFUSED, RESERVED, is_of, named_by

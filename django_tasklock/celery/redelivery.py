@@ -15,7 +15,7 @@ from .._engine.acquiring import BY_RUN
 from .._engine.lease import Lease
 from .._values.lock_info import LockInfo
 from .._values.owner import lives
-from .._values.printable import logger
+from .._values.words import logger
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .message import Message, state_of, tell
 from .note import CameBack

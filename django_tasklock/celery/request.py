@@ -37,8 +37,8 @@ from .._engine.acquiring import BY_WORKER
 from .._engine.jobs import finish_jobs
 from .._values.arguments import permit_names
 from .._values.lock_info import LockInfo
-from .._values.printable import logger
 from .._values.tokens import new_token
+from .._values.words import logger
 from ..exceptions import StoreUnavailable, TooManyAttempts
 from .call import HEADER, LEASE, RESERVED, SERIALIZER
 from .handing import end_detached

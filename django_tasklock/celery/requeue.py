@@ -21,10 +21,9 @@ from celery import Task
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
 from .._compat.celery import delays_natively, queue_of, raise_as_body, trouble_of_backend
-from .._values.durations import age
 from .._values.lock_info import LockInfo
-from .._values.printable import logger
 from .._values.tokens import chance
+from .._values.words import age, logger
 from ..exceptions import RequeueFailed, StoreUnavailable
 from .call import HEADER, MOMENT, REFUSED, SERIALIZER, whole_seconds
 from .message import Message, tell

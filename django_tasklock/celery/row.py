@@ -8,7 +8,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from django.db import DatabaseError
 
 from .._engine.lease import Lease
-from .._values.printable import logger
+from .._values.words import logger
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
 from .message import Message

@@ -29,7 +29,7 @@ from .._engine.waiting import Pause, blocking
 from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.owner import INSIDE
-from .._values.printable import logger
+from .._values.words import logger
 from ..exceptions import LockNotAcquired, RequeueFailed, StoreUnavailable, TooManyAttempts
 from ..guards import AWAY
 from ..stores.base import Grant, Note, Refusal

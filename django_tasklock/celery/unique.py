@@ -30,7 +30,7 @@ from celery import states
 from .._engine.keeper import keeper_of
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner
-from .._values.printable import logger, printable
+from .._values.words import logger, printable
 from ..exceptions import AlreadyQueued, StoreUnavailable
 from ..stores.base import Note
 from ..stores.records import key_of

@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from .._values.arguments import MOST_LISTED, checked_name
-from .._values.durations import read_ttl
 from .._values.owner import recorded
+from .._values.words import read_ttl
 
 YEAR_SECONDS = 366 * 86400  # what is longer is a mistake
 

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
 from .._values.lock_info import LockInfo
-from .._values.printable import printable
+from .._values.words import printable
 from ..operators.held import Outcome, QueuedJob, clear_job, clear_seen, queued_jobs
 from ..operators.holders import Holder, holder_of, meaning, sentence, who
 from ..stores.base import Refusal

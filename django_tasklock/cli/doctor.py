@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from .._values.printable import printable
+from .._values.words import printable
 from ..operators.doctor import diagnose
 from ..operators.lost_work import requeue
 from ..operators.problems import SENT, LostRow, Problem, weight_of

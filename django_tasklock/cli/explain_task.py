@@ -10,9 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService
-from .._values.durations import duration
 from .._values.lock_info import LockInfo
-from .._values.printable import printable
+from .._values.words import duration, printable
 from ..exceptions import StoreUnavailable
 from ..operators.held import held_permits
 from ..operators.holders import Holder, command_line, holder_of, sentence

@@ -16,8 +16,8 @@ from typing import Any
 
 from .._engine.lease import Lease
 from .._values import clock
-from .._values.printable import printable
 from .._values.processes import group_lives
+from .._values.words import printable
 from ..exceptions import StoreUnavailable
 from .group_leader import handle_signals
 

@@ -14,7 +14,7 @@ from .._engine.acquiring import How
 from .._engine.lease import Lease
 from .._engine.lock import Block
 from .._engine.waiting import blocking
-from .._values.printable import printable
+from .._values.words import printable
 from ..exceptions import LockNotAcquired, StoreUnavailable
 from ..leader import Leading, wait_to_lead
 from ..operators.holders import sentence

@@ -11,10 +11,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .._engine.service import LockService, locks
-from .._values.durations import duration
 from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, task_words
-from .._values.printable import printable
+from .._values.words import duration, printable
 from ..operators.events import moment, seen_events, why, within
 from ..operators.held import QueuedJob, held_permits, queued_jobs
 from ..operators.holders import STATES, holder_of, sentence, states_of, who

@@ -12,10 +12,9 @@ from unicodedata import east_asian_width
 
 from django.core.management.base import BaseCommand
 
-from .._values.durations import age, duration
 from .._values.lock_info import LockInfo
 from .._values.owner import task_words
-from .._values.printable import printable
+from .._values.words import age, duration, printable
 from ..operators.holders import Holder, holder_of, who
 
 Row: TypeAlias = dict[str, Any]

@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 from django.utils.translation import gettext
 
 from .._values.lock_info import LockInfo
-from .._values.printable import printable
+from .._values.words import printable
 from ..exceptions import ListingNotSupported, StoreUnavailable
 from ..guards import StatusGuard
 from ..stores import stores

@@ -8,9 +8,9 @@ from django.utils.timezone import localtime
 
 from .._engine.history import together
 from .._engine.service import LockService
-from .._values.durations import duration
 from .._values.lock_info import RARE, Event
 from .._values.owner import Owner
+from .._values.words import duration
 
 # So many of the newest events are looked through, and counted.
 MOST_READ = 5000

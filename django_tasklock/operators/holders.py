@@ -14,10 +14,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_noop, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .._values.durations import age, duration
 from .._values.lock_info import LockInfo
 from .._values.owner import Owner, place
-from .._values.printable import printable
+from .._values.words import age, duration, printable
 from ..conf import DEFAULT_ALIAS
 from ..stores import stores
 

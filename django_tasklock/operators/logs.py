@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .._values.durations import duration
 from .._values.owner import Owner
-from .._values.printable import logger, printable
+from .._values.words import duration, logger, printable
 from ..signals import lock_cleared, lock_contended, lock_held, lock_lost
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from django.db import connections, router, transaction
 from django.db.models import Model, Q
 
 from .._values.lock_info import LockInfo
-from .._values.printable import logger, printable
+from .._values.words import logger, printable
 from ..exceptions import InvalidLockConfig
 from ..guards import StatusGuard
 from ..stores import stores

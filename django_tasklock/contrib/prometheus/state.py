@@ -15,8 +15,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..._values.arguments import base_of
-from ..._values.durations import age
 from ..._values.lock_info import LockInfo
+from ..._values.words import age
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ...operators.holders import Holder, holder_of
 from ...operators.lost_work import lost_rows, works_by_rows

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
 
-from ..._values.printable import printable
+from ..._values.words import printable
 from ...cli import clear_and_hold, doctor, explain_task, run_command, show
 from ...conf import DEFAULT_ALIAS
 from ...exceptions import InvalidLockConfig, TaskLockError

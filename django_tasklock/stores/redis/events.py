@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ..._values.lock_info import RARE, Event
-from ..._values.printable import logger
+from ..._values.words import logger
 from ...conf import StoreSettings
 from ...exceptions import ListingNotSupported, StoreUnavailable
 from ..event_text import event_of, is_about, text_of, text_of_task_id

@@ -1,17 +1,37 @@
-"""How durations are written and read: in log lines, the command and the admin."""
+"""How values are written for people, in log lines, the command and the admin: text that anybody may
+have written, and durations, which are read too."""
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import datetime, timezone
 
 from .arguments import checked_ttl
+
+# Where all log lines go.
+logger = logging.getLogger("django_tasklock")
 
 # Without a unit a number is one of seconds.
 UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,9})?"
 _DURATION = rf"{_NUMBER}|(?:{_NUMBER}[dhms]){{1,4}}"
 _PART = rf"({_NUMBER})([dhms]?)"
+
+
+def printable(value: object) -> str:
+    """Return ``value`` as text with every control or invisible character escaped.
+
+    Names, owners and keys may have been written by somebody else: as they are, they could
+    move a terminal's cursor, forge a second log line or turn the direction of the text.
+    """
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
 
 
 def duration(seconds: float) -> str:
