@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import Event, ListingNotSupported, locks
+from django_tasklock import Event, ListingNotSupported, StoreUnavailable, locks
 from django_tasklock.stores import stores
 from tests.conftest import UseCaches, UseRedis
 from tests.inside import (
@@ -273,19 +273,17 @@ class TestWhatCanGoWrong:
         server.resume()
         assert silent or only().kind == "refused"
 
-    def test_a_server_that_refuses_to_keep_it_is_told_once_and_left_alone(
-        self, server: RedisServer, use_redis: UseRedis, caplog: Caplog
+    def test_of_a_server_that_refuses_to_keep_it_who_asks_is_told(
+        self, server: RedisServer, use_redis: UseRedis
     ) -> None:
         admin: Any = redis.Redis.from_url(server.url)
         rules = ("reset", "on", ">secret", "~*", "&*", "+@all", "-@stream")
         admin.execute_command("ACL", "SETUSER", "worker", *rules)
         use_redis(server.url.replace("//", "//worker:secret@"))
         taken("video:1")
-        for _ in range(3):
-            refused()
-            write_events()
-        (warning,) = [line for line in caplog.messages if "is not written" in line]
-        assert "HISTORY: 0" in warning
+        refused()
+        with pytest.raises(StoreUnavailable, match="permissions"):
+            locks.history()
 
 
 class TestStrangersEntries:

@@ -7,12 +7,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from ..._values.lock_info import RARE, Event
-from ..._values.words import logger
 from ...conf import StoreSettings
-from ...exceptions import ListingNotSupported, StoreUnavailable
+from ...exceptions import ListingNotSupported
 from ..event_text import event_of, is_about, text_of, text_of_task_id
 from .connections import Client
 from .keys import Keys
@@ -41,8 +38,6 @@ class EventStreams:
             lambda given: type(given) is int and 0 <= given <= MOST_EVENTS,
             f"a number of events from 0 to {MOST_EVENTS}",
         )
-        # Whether the log was told that the server refuses.
-        self._told = False
         self._alias, self._client, self._keys = settings.alias, client, (keys.history, keys.rare)
 
     def record(self, events: Sequence[Event]) -> None:
@@ -52,16 +47,7 @@ class EventStreams:
             add = "XADD", self._keys[event.kind in RARE], "MAXLEN", "~", self.kept, "*"
             commands.append((*add, "at", repr(event.at.timestamp()), "event", text_of(event)))
         commands += (("EXPIRE", key, KEPT_SECONDS) for key in self._keys)
-        try:
-            self._client.commands(commands, once=True)
-        except StoreUnavailable as error:
-            if not self._told and isinstance(error.__cause__, ResponseError):
-                self._told = True
-                logger.warning(
-                    "the history of the lock store %s is not written, but its locks work (the "
-                    "option HISTORY: 0 turns it off): %s", self._alias, error,
-                )  # fmt: skip
-            raise
+        self._client.commands(commands, once=True)
 
     def events(
         self, name: str | None = None, task_id: str | None = None, limit: int = 100
