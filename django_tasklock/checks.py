@@ -33,7 +33,7 @@ from django.core.cache import BaseCache, caches
 from django.core.cache.backends import db, dummy, filebased, locmem
 from django.urls import get_resolver
 
-from ._compat.django_database import is_unlocked_early
+from ._compat.django import is_unlocked_early
 from ._values.words import printable
 from .conf import KEYS, SETTING, TASK_URL_SETTING, configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable

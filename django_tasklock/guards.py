@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError, router
 from django.db.models import DateTimeField, Model, Q, QuerySet
 from django.utils.functional import cached_property
 
-from ._compat.django_database import can_hold, close_if_cut, is_in_atomic, tables_of
+from ._compat.django import can_hold, close_if_cut, is_in_atomic, tables_of
 from ._values.signatures import signature_of
 from ._values.tokens import new_token
 from ._values.words import logger, printable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from ._compat.django_database import UNTIL_COMMIT
+from ._compat.django import UNTIL_COMMIT
 from ._engine.acquiring import How
 from ._engine.decorator import Around
 from ._engine.lock import OPTIONS, Block

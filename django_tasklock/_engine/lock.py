@@ -13,7 +13,7 @@ from weakref import ref
 
 from django.db import transaction
 
-from .._compat.django_database import is_until_commit
+from .._compat.django import is_until_commit
 from .._values.arguments import (
     check_known,
     checked_name,

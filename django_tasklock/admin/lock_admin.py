@@ -193,7 +193,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return type("HoldForm", (HoldForm,), {"by": user_name(request)})
 
     @needs("add")
-    def add_view(self, request: HttpRequest, form_url: str = "", *args: Any) -> HttpResponse:
+    def add_view(self, request: HttpRequest, form_url: str = "", *args: Any) -> Any:
         # A store in the same SQLite file could not write during a transaction.
         return add_without_transaction(self, request, form_url, {"title": gettext("Hold a lock")})
 

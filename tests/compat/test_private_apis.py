@@ -42,7 +42,8 @@ from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from django_tasklock._compat import celery as celery_compat
-from django_tasklock._compat import celery_worker, django_database, redis_caches
+from django_tasklock._compat import celery_worker, redis_caches
+from django_tasklock._compat import django as django_compat
 from django_tasklock._compat import redis as redis_compat
 from tests.servers import RedisServer
 
@@ -245,7 +246,7 @@ class TestDjango:
         """The test database's name is the one that this very connection has."""
         its = connections["default"].settings_dict
         names = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT")
-        assert django_database.settings_of("default") == tuple(its[name] for name in names)
+        assert django_compat.settings_of("default") == tuple(its[name] for name in names)
 
     def test_a_thread_has_a_cache_of_its_own_in_any_context(self) -> None:
         """asgiref 3.11 kept one for all threads to which the context is copied."""

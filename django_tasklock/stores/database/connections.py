@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django.db import InterfaceError, OperationalError
 
-from ..._compat import django_database as compat
+from ..._compat import django as compat
 from ..._values import clock
 from ..._values.processes import OfProcess
 from ..._values.tokens import chance

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, IntegrityError, connections
 from django.db.backends.signals import connection_created
 
-from ..._compat.django_database import is_above_databases
+from ..._compat.django import is_above_databases
 from ..._values.interruptions import interrupts
 from ..._values.tokens import chance
 from ...conf import StoreSettings
