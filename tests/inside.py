@@ -317,7 +317,7 @@ def instead_of_clearing(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object
 @contextmanager
 def counting() -> Iterator[None]:
     """The counters for Prometheus, which count until the block ends; they have met no label."""
-    counters = import_module("django_tasklock.contrib.prometheus.counters").counters
+    counters = import_module("django_tasklock.contrib.prometheus.apps").counters
     counters.connect()
     try:
         with patch("django_tasklock.contrib.measures._labels", set()):
