@@ -334,8 +334,7 @@ class RedisClusterStore(BaseStore):
         together: dict[Finding, builtins.list[str]] = {}
         masters = self._one_of_each_master()
         for (host, port), bucket in masters.items():
-            needed = bucket.replicas.needed
-            for finding in findings(bucket.client, bucket.keys, needed, in_cluster=True):
+            for finding in findings(bucket, in_cluster=True):
                 together.setdefault(finding, []).append(f"{host}:{port}")
         for finding, where in together.items():
             who = "every master" if len(where) == len(masters) else ", ".join(where)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from ..._values.tokens import new_token
 from ...exceptions import StoreUnavailable
 from ..base import CannotSubscribe, Finding
 from .connections import Client
@@ -17,14 +17,14 @@ from .listener import Hearing, Listener
 MIN_REDIS_VERSION = (6, 2)
 
 
-def findings(
-    client: Client, keys: Keys, needed: int, *, in_cluster: bool = False
-) -> Iterator[Finding]:
-    """Ask the server, try what locks need, and yield what an operator should know.
+def findings(store: Any, *, in_cluster: bool = False) -> Iterator[Finding]:
+    """Ask the server of a `RedisStore`, try what locks need, and yield what an operator should
+    know.
 
-    ``needed`` is how many replicas must have a lease before it counts; ``in_cluster``: it is a
-    master of a cluster, where nobody waits in a queue. Raises `StoreUnavailable`.
+    ``in_cluster``: it is a master of a cluster, where nobody waits in a queue. Raises
+    `StoreUnavailable`.
     """
+    client, keys, needed = store.client, store.keys, store.replicas.needed
     info: dict[str, str] = {}
     if said := _refusal(lambda: info.update(client.info())):
         what = f"its memory and its replicas are not known: {said}"
@@ -35,7 +35,7 @@ def findings(
         return
     else:
         yield from _of_info(info, needed, in_cluster=in_cluster)
-    if said := _refusal(lambda: _write(client, keys, waits=needed > 0)):
+    if said := _refusal(lambda: _write(client, keys, waits=needed > 0)) or store.cannot_write():
         mend = "Do what the message says. Until then each acquire raises StoreUnavailable."
         yield Finding("write", True, f"no lock can be acquired: {said}", mend)
     if not in_cluster and (said := _refusal(lambda: _listen(client, keys))):
@@ -73,19 +73,14 @@ def _of_info(info: dict[str, str], needed: int, *, in_cluster: bool) -> Iterator
 
 
 def _write(client: Client, keys: Keys, *, waits: bool) -> None:
-    """Write what a lock needs, take one with a note, and leave nothing. ``waits``: for replicas."""
-    lock, note, token = keys.of(" try"), keys.of(" tried"), new_token().encode()
-    key, member, remove = lock.key, lock.member, ("DEL", lock.key)
-    # Of these the server says which one it refuses.
+    """Write what a lock needs, and leave nothing: of these commands the server says which one it
+    refuses. ``waits``: for replicas."""
+    key = keys.of(" try").key
+    remove = "DEL", key
     client.commands([
         ("SET", key, "", "PX", 1000), remove, ("HSET", key, "", ""), remove, ("ZADD", key, 0, ""),
         remove, *[("WAIT", 0, 1)] * waits,
     ])  # fmt: skip
-    lease = [token, token, b"1000"]
-    there = [*keys.of_question([lock], None), note.key]
-    client.run("acquire", there, [*lease, b"0", member, *lease])
-    there = [key, keys.index, keys.fences, lock.queue, lock.permits, lock.gate, note.key]
-    client.run("release", there, [token, member, b"", b""])
 
 
 def _listen(client: Client, keys: Keys) -> None:

@@ -211,7 +211,7 @@ class RedisStore(BaseStore):
         return self.history.events(name, task_id, limit)
 
     def check(self) -> Iterable[Finding]:
-        return findings(self.client, self.keys, self.replicas.needed)
+        return findings(self)
 
     def uptime(self) -> float:
         said = self.client.info("server")
