@@ -62,8 +62,8 @@ def _load_tasks() -> Tasks:
     from .operators.work import CeleryMissing
 
     try:
-        from .celery import for_operators, loading
+        from .celery import for_operators
     except ImportError as error:
         raise CeleryMissing(error) from error
-    loading.load_tasks()
+    for_operators.load_tasks()
     return for_operators

@@ -37,7 +37,7 @@ from ..conf import configured_stores
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..guards import StatusGuard
 from ..stores import stores
-from .loading import all_tasks, locked_tasks, not_loaded
+from .for_operators import all_tasks, locked_tasks, not_loaded
 from .options import OPTIONS
 from .task import LockedTask
 

@@ -1,21 +1,27 @@
-"""What operators ask of tasks: which have a guard, what a call would do about its lock, and whether
-the messages of reservations are gone.
+"""The tasks of the project's Celery apps, loaded as a worker does; and what operators ask of them.
+
+Which have a guard, what a call would do about its lock, and whether the messages of reservations
+are gone.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from .._compat.celery import count_messages, delays_natively, queue_of_calls
+from celery import current_app
+from django.urls import get_script_prefix, set_script_prefix
+
+from .._compat import celery as compat
 from .._values.lock_info import LockInfo
+from .._values.processes import OfProcess
 from ..guards import StatusGuard
 from ..operators.held import QueuedJob
 from ..operators.work import Explanation
 from ..stores.records import key_of
-from .loading import locked_tasks
 from .options import OPTIONS
 from .task import LockedTask
 from .unique import has_ended, is_same_job
@@ -26,6 +32,64 @@ PROBES = ("1", "2")
 # How long the broker and the workers may take to say where messages are: three questions to the
 # workers, each for one second.
 SEEK_SECONDS = 5.0
+
+_loading = OfProcess(threading.RLock)
+
+
+def load_tasks() -> None:
+    """Load the tasks of all apps. Raises what the import of a module raises, and the error of a
+    task that cannot be made."""
+    for _, _, error in not_loaded(_apps):
+        raise error
+
+
+def not_loaded(apps: Callable[[], Iterable[Any]]) -> Iterator[tuple[Any, bool, Exception]]:
+    """Load the tasks of ``apps`` as their workers do. Yield each app whose tasks cannot be loaded,
+    whether they were imported, and the error."""
+    failed: list[Any] = []
+    # All are imported before one is made: a shared task that is imported after an app was made is
+    # made at once, and its error would end the import.
+    for step in (_import_tasks, compat.make_tasks):
+        # The import may have made further apps.
+        for app in [each for each in apps() if each not in failed]:
+            try:
+                step(app)
+            except Exception as error:
+                failed.append(app)
+                yield app, step is compat.make_tasks, error
+
+
+def all_tasks() -> dict[str, Any]:
+    """Return the tasks of all apps that are made, by name. Of those with one name, that of the
+    current app.
+
+    In a thread, for example of a web server, the current app is the project's only if the project
+    made it the default. So the other apps are searched as well.
+    """
+    return dict(
+        sorted({task.name: task for app in _apps() for task in compat.made_tasks(app)}.items())
+    )
+
+
+def locked_tasks() -> dict[str, LockedTask]:
+    """Return the locked ones of `all_tasks`."""
+    return {name: task for name, task in all_tasks().items() if isinstance(task, LockedTask)}
+
+
+def _apps() -> list[Any]:
+    return [*compat.active_apps(), current_app]
+
+
+def _import_tasks(app: Any) -> None:
+    # Without Celery's Django checks: this may be called by one of those.
+    with _loading.own():
+        before, prefix = os.environ.get(compat.SKIP_CHECKS, ""), get_script_prefix()
+        os.environ[compat.SKIP_CHECKS] = "1"
+        try:
+            app.loader.import_default_modules()
+        finally:
+            set_script_prefix(prefix)  # `django.setup` overwrites the request's.
+            os.environ[compat.SKIP_CHECKS] = before  # To Celery "" is as good as none.
 
 
 def guarded_tasks() -> Iterator[GuardedTask]:
@@ -123,7 +187,7 @@ def gone_messages(jobs: Sequence[QueuedJob]) -> Iterator[tuple[QueuedJob, bool]]
     for app, some in sought.items():
         nowhere: set[str] = set()
         with suppress(Exception):  # A router of the project's.
-            queues = {queue_of_calls(tasks[job.task]) for job in some}
+            queues = {compat.queue_of_calls(tasks[job.task]) for job in some}
             of = app, {job.task_id for job in some}, queues, nowhere
             # In a thread, since a broker may never answer: no exit waits for a daemon.
             seeker = threading.Thread(target=_seek, args=of, daemon=True)
@@ -136,7 +200,7 @@ def _seek(app: Any, ids: set[str], queues: set[str], nowhere: set[str]) -> None:
     """Add to ``nowhere`` those of some messages that are in no known queue, and with no worker.
     None of them where the broker keeps delayed messages, or no worker answers."""
     with suppress(Exception):  # A broker that does not answer, or cannot count.
-        if delays_natively(app) or count_messages(app, queues):
+        if compat.delays_natively(app) or compat.count_messages(app, queues):
             return
         workers = app.control.inspect(timeout=1.0)
         answers = workers.query_task(*ids) or {}
@@ -147,4 +211,4 @@ def _seek(app: Any, ids: set[str], queues: set[str], nowhere: set[str]) -> None:
         if ids:  # Looked at once more: a message on its way may be in neither.
             read = workers.active_queues() or {}
             queues |= {queue["name"] for each in read.values() for queue in each}
-            nowhere |= set() if count_messages(app, queues) else ids
+            nowhere |= set() if compat.count_messages(app, queues) else ids

@@ -327,7 +327,7 @@ def test_a_worker_loads_its_tasks_once(project: Project) -> None:
     said = project.run(
         "python", "-c", "from mysite import celery_app as app\n"
         "app.loader.import_default_modules(), app.finalize()\n"
-        "from django_tasklock.celery.loading import load_tasks, locked_tasks\n"
+        "from django_tasklock.celery.for_operators import load_tasks, locked_tasks\n"
         "from django.urls import get_script_prefix, set_script_prefix\n"
         "set_script_prefix('/of-a-request/'), load_tasks()\n"
         "print(get_script_prefix(), {'videos.tasks.right', 'another'} <= locked_tasks().keys())\n",
