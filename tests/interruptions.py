@@ -26,7 +26,7 @@ ENGINE = tuple(
     for name in (
         "_engine/lock", "_engine/decorator", "_engine/service", "_engine/acquiring",
         "_engine/keeper", "_engine/jobs", "_engine/own_token", "_engine/lease", "_engine/waiting",
-        "_engine/stopping", "_engine/cooling", "_values/interruptions", "celery/run",
+        "_engine/stopping", "_values/interruptions", "celery/run",
         "stores/redis/listener", "stores/redis/waiter",
     )
 )  # fmt: skip

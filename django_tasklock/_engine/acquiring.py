@@ -31,13 +31,11 @@ from ..conf import DEFAULT_ALIAS
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavailable, tell
 from ..stores import stores
-from ..stores.base import BaseStore, Grant, Note, Refusal
-from ..stores.waiter import Question
-from .cooling import Cooling, CoolingTimes
+from ..stores.base import BaseStore, Grant, Note, Question, Refusal
 from .history import note_event
 from .keeper import Keeper, keeper_of
 from .lease import Lease, Use
-from .own_token import OwnToken
+from .own_token import Cooling, CoolingTimes, OwnToken
 from .waiting import Attempt, Steps, always_late, ask, refuse_on_loop
 
 # A caller that got its lock after a longer wait is an event.

@@ -38,9 +38,8 @@ from .._values.words import logger, printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..stores.base import Note
 from .aio import finish
-from .cooling import Cooling
 from .keeper import RAN_OUT, Keeper
-from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, OwnToken
+from .own_token import DETACHED, GIVEN_UP, HELD, RELEASED, Cooling, OwnToken
 
 # Why a lease does not hold its lock that is not lost, by its state.
 WHY = {

@@ -24,8 +24,7 @@ from .._values import clock
 from .._values.lock_info import LockInfo
 from .._values.tokens import chance
 from ..exceptions import StoreUnavailable
-from ..stores.base import BaseStore, CannotSubscribe, Grant, Refusal, Waiter
-from ..stores.waiter import Question
+from ..stores.base import BaseStore, CannotSubscribe, Grant, Question, Refusal, Waiter
 
 R = TypeVar("R")
 

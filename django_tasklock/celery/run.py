@@ -22,8 +22,8 @@ from celery.exceptions import TaskPredicate
 from celery.signals import worker_shutting_down
 
 from .._engine.acquiring import Acquiring
-from .._engine.cooling import Cooling
 from .._engine.lease import Lease, Use
+from .._engine.own_token import Cooling
 from .._engine.stopping import call_until_lost
 from .._engine.waiting import Pause, blocking
 from .._values import clock

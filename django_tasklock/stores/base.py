@@ -16,9 +16,8 @@ from .._values.owner import Owner
 from .._values.tokens import new_token
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from . import records
-from .contract import ATTEMPTS, Contract, Finding
+from .contract import ATTEMPTS, CannotSubscribe, Contract, Finding, Grant, Question, Refusal, Waiter
 from .records import ANY, FREE, KEEP, Change, Done, Entry, Foreign, Held, Note, Record
-from .waiter import CannotSubscribe, Grant, Question, Refusal, Waiter
 
 __all__ = [
     "BaseStore", "CannotSubscribe", "Extension", "Finding", "Grant", "Note", "Owner", "Question",

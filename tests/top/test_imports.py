@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = re.compile(
     r"django_tasklock(\.(celery|guards|views|leader|caching|tasks|testing(\.\w+)?|conf|checks"
     r"|signals|exceptions|models|apps|pytest_plugin|admin|contrib(\.(prometheus|opentelemetry))?"
-    r"|stores(\.(base|contract|records|waiter|redis|memory|cache|cluster|quorum|zookeeper|database"
+    r"|stores(\.(base|contract|records|redis|memory|cache|cluster|quorum|zookeeper|database"
     r"))?))?"
 )
 # They are about what is inside: values that need no store, and what we use of other packages.

@@ -17,7 +17,7 @@ from ..._values.arguments import LONGEST_TTL_SECONDS, slot_of
 from ..._values.lock_info import LockKeys
 from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
-from ..waiter import CannotSubscribe, Grant, Question, Refusal
+from ..base import CannotSubscribe, Grant, Question, Refusal
 from .connections import milliseconds
 from .listener import Hearing, Listener
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from django_tasklock.stores import stores
+from django_tasklock.stores.base import Grant, Question
 from django_tasklock.stores.records import new_record
-from django_tasklock.stores.waiter import Grant, Question
 from tests.nightly.model.server import Command, Message, Reply, Server
 from tests.steps import LONG
 
