@@ -61,7 +61,7 @@ def test_a_lease_outlives_the_session_that_took_it(
 ) -> None:
     lease = taken("video:1")
     store: Any = locks.store
-    session = f"{store._link.client.client_id[0]:x}"
+    session = f"{store._link.own().client.client_id[0]:x}"
     assert session in zookeeper_server.command("dump")
     proxy.refuse()
     assert proxy.cut() >= 1
@@ -100,7 +100,7 @@ def test_a_client_that_has_ended_is_replaced(use_zookeeper: Callable[..., Any]) 
     """kazoo's thread ends after what it does not expect, such as an answer out of turn."""
     store = use_zookeeper(TIMEOUT=1)
     lease = taken("video:1")
-    store._link.client.stop()
+    store._link.own().client.stop()
     with pytest.raises(StoreUnavailable):
         lease.extend(LONG)
     assert lease.extend(LONG)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from ..._compat.native_threads import are_patched, start_thread, this_thread
+from ..._compat.native_threads import are_patched, start_thread
 from ..._values import clock
 from ..._values.processes import OfProcess
 from ..._values.tokens import chance, new_token
@@ -72,7 +71,7 @@ DEFAULT_TIMEOUT_SECONDS = 5.0
 T = TypeVar("T")
 
 # A forked child neither closes the clients of its parent nor leaves them to the garbage collector.
-_inherited: list[tuple[_Link, _Link]] = []
+_inherited: list[_Link] = []
 
 
 class _Link:
@@ -92,7 +91,7 @@ class _Link:
             if self.client is None:
                 self.client = KazooClient(**self._arguments)
                 self._live = self.client.start_async()
-                # At the end of a process it would wait for threads, or greenlets, that are gone.
+                # At the end of a process it would wait for threads that are gone.
                 atexit.unregister(self.client.handler.stop)
             client, live = self.client, self._live
         if live.wait(max(0.0, deadline - clock.now())):
@@ -117,13 +116,10 @@ def _stop(client: Any) -> None:
 
 
 def _start(work: Callable[[], None]) -> bool:
-    """Do the work in a new thread, or greenlet. False: the system starts none now."""
+    """Do the work in a new thread. False: the system starts none now."""
     try:
-        if are_patched():
-            threading.Thread(target=work, daemon=True).start()
-        else:
-            # An exception from a signal handler leaves it as it is; `threading` takes that ill.
-            start_thread(work)
+        # An exception from a signal handler leaves it as it is; `threading` takes that ill.
+        start_thread(work)
     except RuntimeError:
         return False
     return True
@@ -255,10 +251,10 @@ class ZooKeeperStore(BaseStore):
 
     def __init__(self, settings: StoreSettings) -> None:
         super().__init__(settings)
-        if are_patched() and "eventlet" in sys.modules:
+        if are_patched():
             raise settings.wrong(
-                "kazoo, its client of ZooKeeper, does not work in a process that eventlet has "
-                "patched; under gevent it does"
+                "its calls need threads, and gevent or eventlet has patched this process. Use "
+                "another pool, or a store on Redis"
             )
         options = settings.options
         parts = settings.key_prefix.strip("/").split("/")
@@ -286,14 +282,8 @@ class ZooKeeperStore(BaseStore):
             "default_acl": CREATOR_ALL_ACL if auth else OPEN_ACL_UNSAFE,
             **{option.lower(): options[option] for option in TLS if option in options},
         }
-        # For all threads; for the renewal thread where the others are greenlets: see `this_thread`.
-        self._links = OfProcess(lambda: (_Link(arguments), _Link(arguments)), _inherited.append)
-        weakref.finalize(self, _close, self._links).atexit = False
-
-    @property
-    def _link(self) -> _Link:
-        common, of_renewal = self._links.own()
-        return of_renewal if this_thread.renews and are_patched() else common
+        self._link = OfProcess(lambda: _Link(arguments), _inherited.append)
+        weakref.finalize(self, _close, self._link).atexit = False
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         if chance.random() < SWEEP_CHANCE:
@@ -319,7 +309,7 @@ class ZooKeeperStore(BaseStore):
         return super().check()
 
     def close_idle(self) -> None:
-        _close(self._links)
+        _close(self._link)
 
     def _sweep(self) -> None:
         """Remove what is over, so that it does not pile up; unless a process did so just now."""
@@ -337,7 +327,7 @@ class ZooKeeperStore(BaseStore):
         it would leave a request in a queue, and each answer after that would be late by one.
         A call whose caller was interrupted goes on to its end.
         """
-        call = _Call(self._link, self.prefix, self.seconds)
+        call = _Call(self._link.own(), self.prefix, self.seconds)
         answers: SimpleQueue[T | BaseException] = SimpleQueue()
 
         def run() -> None:
@@ -363,6 +353,5 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
         yield names[first : first + BATCH]
 
 
-def _close(links: OfProcess[tuple[_Link, _Link]]) -> None:
-    for link in links.own():
-        link.close()
+def _close(link: OfProcess[_Link]) -> None:
+    link.own().close()
