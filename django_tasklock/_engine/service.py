@@ -6,7 +6,6 @@ import builtins
 import math
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 from weakref import ref
 
@@ -29,7 +28,7 @@ from ..conf import DEFAULT_ALIAS
 from ..signals import lock_held, senders, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Refusal
-from ..stores.records import Held
+from ..stores.records import Entry, Held, new_record
 from .acquiring import Acquiring, How, acquire_all, clear
 from .aio import awaited, drive, finish
 from .history import finish_writing, note_event
@@ -337,10 +336,8 @@ class LockService:
         won = blocking(Acquiring(how, name, use, record=record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
-        info = LockInfo(
-            won.name, won.remaining, datetime.now(timezone.utc), won.token, won.owner, store.alias,
-            store.key(won.name), won.fence, granted=won.ttl, renewing=False,
-        )  # fmt: skip
+        written = new_record(won.token, record)
+        info = store.info(Entry(won.name, written, won.remaining, won.fence))
         won.outlives()
         by_whom, why = by or None, reason or None
         note_event(store, "held", name, info.owner, seconds=ttl, by=by_whom, reason=why)
