@@ -38,7 +38,6 @@ from ._values.words import printable
 from .conf import KEYS, SETTING, TASK_URL_SETTING, configured_stores, task_url
 from .exceptions import InvalidLockConfig, StoreUnavailable
 from .stores import stores
-from .stores.base import BaseStore
 
 Messages = list[checks.CheckMessage]
 # An id, what is wrong, and a hint.
@@ -50,21 +49,22 @@ UNTIL = "Write lock_view(..., until_commit=True), or exempt the view by non_atom
 SETTINGS = f'Write {SETTING} = {{"default": {{...}}}}, with {", ".join(KEYS)}; or '
 SETTINGS += f"{TASK_URL_SETTING}. A setting of your own needs another name."
 ANOTHER = "Use Redis, Memcached or a DatabaseStore for the locks."
-# What is to be said of caches that do not exclude: the id, the words behind those that name the
-# store, and the hint.
-CACHES: dict[type[BaseCache], tuple[str, str, str]] = {
-    dummy.DummyCache: ("E002", "a DummyCache: it grants every lock to everybody.", ANOTHER),
-    locmem.LocMemCache: (
-        "W001", "a LocMemCache: its locks exclude within one process only.",
-        "Use a cache that all processes share, such as Redis.",
-    ),
+KEYS_OF_TENANTS = (
+    "The KEY_FUNCTION must return one key for one name. If it looks for a tenant, the same one "
+    "must be current where a task is sent and where it runs; and only on Redis a lease keeps its "
+    "key."
+)
+# What is to be said of caches that do not exclude: the id, and the words behind those that name the
+# store.
+CACHES: dict[type[BaseCache], tuple[str, str]] = {
+    dummy.DummyCache: ("E002", "a DummyCache: it grants every lock to everybody."),
+    locmem.LocMemCache: ("W001", "a LocMemCache: its locks exclude within one process only."),
     filebased.FileBasedCache: (
-        "W002", "a FileBasedCache: its add() is not atomic, so two may get one lock.", ANOTHER
+        "W002", "a FileBasedCache: its add() is not atomic, so two may get one lock."
     ),
     # It reads the row, and updates it if that has expired, without a condition on what it read.
     db.DatabaseCache: (
-        "W007", "a DatabaseCache: after a lease has expired, several may get the lock.",
-        "Use a DatabaseStore, which keeps its locks in a table of the same database.",
+        "W007", "a DatabaseCache: after a lease has expired, several may get the lock."
     ),
 }  # fmt: skip
 
@@ -148,9 +148,9 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     store = stores[alias]
     cache = caches[store.settings.cache]
     where = f"the lock store {alias!r} uses the cache {store.settings.cache!r}"
-    for kind, (identity, what, hint) in CACHES.items():
+    for kind, (identity, what) in CACHES.items():
         if isinstance(cache, kind):
-            yield message(identity, f"{where}, {what}", hint)
+            yield message(identity, f"{where}, {what}", ANOTHER)
     if getattr(cache, "_ignore_exceptions", False):
         text = (
             f"{where}, which ignores its errors (IGNORE_EXCEPTIONS). Locks do not: in an outage "
@@ -158,28 +158,16 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
         )
         hint = "Code that calls cache.add() on the same keys takes an outage for a held lock."
         yield message("I001", text, hint)
-    yield from _check_keys(store, cache, where)
+    yield from _check_keys(cache, where)
 
 
-def _check_keys(store: BaseStore, cache: BaseCache, where: str) -> Iterator[checks.CheckMessage]:
+def _check_keys(cache: BaseCache, where: str) -> Iterator[checks.CheckMessage]:
     with ThreadPoolExecutor(1) as thread:
         there = thread.submit(Context().run, _key_of, cache).result()
     here, again = _key_of(cache), _key_of(cache)
-    hint = "The KEY_FUNCTION must return one key for one name."
-    if here != again:
-        said = f"at each call ({here}, then {again}): a lock excludes nobody."
-    elif here == there:
-        return
-    else:
-        said = f"in another thread ({there}, here {here}): two threads may hold one lock."
-        hint = (
-            "A lease keeps its key. Where a task is sent and where it runs the same tenant must be "
-            "current, or its lock has two keys."
-            if type(store).keyed is not BaseStore.keyed
-            else "This store's leases keep no key: renewed or released in another thread they are "
-            "lost. Use a cache on Redis, or a cache without such a KEY_FUNCTION."
-        )
-    yield message("W008", f"{where}, whose KEY_FUNCTION makes another key {said}", hint)
+    if not here == again == there:
+        said = f"another key for one name: {here}, then {again}, and {there} in another thread."
+        yield message("W008", f"{where}, whose KEY_FUNCTION makes {said}", KEYS_OF_TENANTS)
 
 
 def _key_of(cache: BaseCache) -> str:

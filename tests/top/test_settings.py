@@ -276,11 +276,11 @@ def test_only_a_deployment_check_asks_the_server(
 @pytest.mark.parametrize(
     ("plain", "key_function", "identity", "says", "hint"),
     [
-        (False, MAKE_KEY, "W008", "in another thread", "A lease keeps its key."),
-        (True, MAKE_KEY, "W008", "in another thread", "keep no key"),
-        (False, MAKE_NEW_KEY, "W008", "excludes nobody", "one key for one name."),
+        (False, MAKE_KEY, "W008", "in another thread", "a lease keeps its key."),
+        (True, MAKE_KEY, "W008", "in another thread", "only on Redis"),
+        (False, MAKE_NEW_KEY, "W008", ", then ", "one key for one name."),
         # It raises where no tenant is current. A plain cache's keys are made at each call.
-        (True, MAKE_KEY_OF_TENANT, "W008", "AttributeError", "keep no key"),
+        (True, MAKE_KEY_OF_TENANT, "W008", "AttributeError", "only on Redis"),
         (False, MAKE_KEY_OF_TENANT, "E001", "must also answer in a new thread", "None"),
     ],
 )
