@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .testing.in_memory import LocksInMemory
+    from .testing.locks import LocksInMemory
 
 __all__ = ["tasklock"]
 
@@ -22,7 +22,7 @@ __all__ = ["tasklock"]
 def tasklock() -> Iterator[LocksInMemory]:
     """Locks in memory for this test, in every store of TASKLOCK, with helpers: ``held``,
     ``outage``, ``assert_locked``, ``assert_not_locked`` and ``clear``."""
-    from .testing.in_memory import locks_in_memory
+    from .testing.locks import locks_in_memory
 
     with locks_in_memory() as helpers:
         yield helpers

@@ -24,8 +24,7 @@ behind it may be shared, and need not be empty.
 
 from ..stores.memory import MemoryStore
 from .contract import StoreContract
-from .in_memory import LocksInMemory, locks_in_memory
-from .situations import assert_locked, assert_not_locked, held, outage
+from .locks import LocksInMemory, assert_locked, assert_not_locked, held, locks_in_memory, outage
 
 __all__ = [
     "LocksInMemory",
