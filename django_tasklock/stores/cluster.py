@@ -25,10 +25,9 @@ from ..conf import StoreSettings
 from ..exceptions import StoreUnavailable
 from .base import BaseStore, Extension, Finding, Note
 from .records import Change, Done, Entry, left_of
-from .redis.caches import Encoding, timeouts
 from .redis.check import findings
 from .redis.connections import DEFAULT_SOCKET_TIMEOUT_SECONDS, Client, MayHaveRun
-from .redis.keys import Keys
+from .redis.keys import Encoding, Keys, timeouts
 from .redis.store import RedisStore
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from django_tasklock.stores.records import (
     plain_note,
     text_of_record,
 )
-from django_tasklock.stores.redis.caches import Encoding
+from django_tasklock.stores.redis.keys import Encoding
 from django_tasklock.stores.zookeeper.nodes import CHILD, LASTS
 
 TOKEN, OTHER = "abcdefghijklmnopqrstuv", "ABCDEFGHIJKLMNOPQRSTUV"

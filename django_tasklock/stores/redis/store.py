@@ -19,11 +19,10 @@ from ...exceptions import StoreUnavailable
 from .. import records
 from ..base import BaseStore, Extension, Finding, Grant, Note, Question, Refusal
 from ..records import ANY, Change, Done, Entry, Foreign, Held, Record, is_listed, is_note
-from .caches import SOCKET_TIMEOUT_OPTION, Encoding, served, timeouts
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
 from .events import HISTORY_OPTION, EventStreams
-from .keys import Keys
+from .keys import SOCKET_TIMEOUT_OPTION, Encoding, Keys, served, timeouts
 from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .waiter import RedisWaiter, value_of
