@@ -24,7 +24,7 @@ from ..operators.held import Outcome, clear_seen
 from ..operators.holders import meaning, sentence
 from ..stores import stores
 from ..stores.base import Refusal
-from .rows import NOT_KNOWN, problem_of
+from .reading import NOT_KNOWN, problem_of
 
 NAMES_PER_MESSAGE = 5
 # A web server ends a request that takes much longer.

@@ -19,7 +19,7 @@ from ..operators.lost_work import requeue, still_lost
 from ..operators.problems import SENT, GoneMessage, LockProblem, LostRow, Problem, weight_of
 from .clear_and_hold import log, say, user_name
 from .parts import address, lock_url, row_url
-from .rows import NOT_KNOWN, lock_of, problem_of
+from .reading import NOT_KNOWN, lock_of, problem_of
 
 # What a page has signed with this word is a reservation that it has shown.
 JOB = "tasklock reservation"

@@ -26,10 +26,9 @@ from ..operators.held import held_permits
 from ..operators.holders import sentence
 from ..operators.rows import label_of, row_if_known
 from .clear_and_hold import HoldForm, clear, question_about, user_name
-from .events import history
 from .health import end_reservations, findings, send_again
 from .parts import COLUMNS, address, chosen_alias, facts, frame, row_url, waiter_cells
-from .rows import NOT_KNOWN, LockChangeList, Rows, problem_of, read, seen_lock
+from .reading import NOT_KNOWN, LockChangeList, Rows, history, problem_of, read, seen_lock
 
 # Locks of one form: it may have 1,000 fields.
 MOST_CLEARED = 500

@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from .._values.words import printable
 from ..operators.holders import sentence
 from ..operators.rows import locks_of
-from .rows import NOT_KNOWN, problem_of
+from .reading import NOT_KNOWN, problem_of
 
 # What comes behind a mixin, which no type can say.
 Base: Any = object

@@ -1,5 +1,5 @@
-"""The locks of a store for a page, or in words why they are not known; and Django's own change list
-over them."""
+"""What one store says for a page, or in words why that is not known: its locks, in Django's own
+change list, and what happened to them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
 from django.http import Http404, HttpRequest
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
-from .._engine.service import locks
+from .._engine.service import LockService, locks
 from .._values.arguments import checked_name, is_name
-from .._values.lock_info import LockInfo
+from .._values.lock_info import Event, LockInfo
+from .._values.owner import Owner
+from .._values.words import duration, printable
 from ..exceptions import InvalidLockConfig, ListingNotSupported, StoreUnavailable, TaskLockError
 from ..models import Lock
+from ..operators.events import moment, seen_events, why, within
 from ..operators.held import digest_of
-from ..operators.holders import Holder, holder_of, states_of
-from .parts import shortened
+from ..operators.holders import Holder, holder_of, states_of, who
+from .parts import lock_url, shortened, task_link
 
 # Locks that a page reads, the soonest to expire first: more would take too long.
 MOST_LOCKS = 1000
 # What leaves an operator without an answer. An import fails where a task's module needs a package
 # that only its worker has.
 NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
+MOST_EVENTS, MOST_OF_LOCK = 100, 20  # of one page
+KINDS = (
+    gettext_noop("refused"), gettext_noop("skipped"), gettext_noop("waited"), gettext_noop("lost"),
+    gettext_noop("cleared"), gettext_noop("taken over"), gettext_noop("given up"),
+    gettext_noop("adopted"), gettext_noop("held"),
+)  # fmt: skip
 
 
 @dataclass
@@ -200,3 +209,47 @@ class LockChangeList(ChangeList):
         # Where they are equal, no page says how many were found.
         known = not (self.reading.more or self.reading.silent)
         self.full_result_count = self.reading.total if known else self.result_count
+
+
+def history(request: HttpRequest, alias: str, query: str = "", **of: str | None) -> dict[str, Any]:
+    """Return what the template of a table of events needs: of all locks, of those with a ``query``,
+    which is a lock's name or a task id, or ``of`` a ``name``, or a ``task_id``.
+    """
+    context: dict[str, Any] = {"with_names": "name" not in of}
+    try:
+        service = locks.using(alias)
+        if not service.store.supports_history:
+            words = gettext("The store “%(store)s” keeps no history.")
+            return context | {"events_problem": words % {"store": printable(alias)}}
+        found = seen_events(service, **of, limit=MOST_OF_LOCK) if of else _search(service, query)
+        return context | {"events": [_cells(request, event) for event in found]}
+    except NOT_KNOWN as error:
+        return context | {"events_problem": problem_of(error)}
+
+
+def _search(service: LockService, query: str) -> list[Event]:
+    found = seen_events(service, query, limit=MOST_EVENTS) if is_name(query) else []
+    return found or seen_events(service, None, query or None, MOST_EVENTS)
+
+
+def _cells(request: HttpRequest, event: Event) -> dict[str, str]:
+    """The event as the table shows it: ``who`` is the one to whom it happened, ``by`` is who had
+    the lock, or who did it."""
+    holder = event.holder or Owner()
+    by = printable(event.by or "") or (who(holder) if event.holder else "")
+    seconds = "" if event.seconds is None else duration(event.seconds)
+    times = f"\N{MULTIPLICATION SIGN} {event.count:,} / {within(event)}"
+    return {
+        "when": moment(event.at),
+        "kind": gettext(event.kind),
+        "times": times if event.count > 1 else seconds,
+        "name": printable(event.name),
+        "url": lock_url(request, event.store, event.name),
+        "who": who(event.owner),
+        "task": shortened(event.owner.task or ""),
+        "task_id": task_link(event.owner.task_id),
+        "by": by,
+        "by_task": shortened(holder.task or ""),
+        "by_task_id": task_link(holder.task_id),
+        "why": printable(why(event)),
+    }
