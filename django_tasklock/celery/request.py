@@ -26,13 +26,7 @@ from django.db import connections
 from django.utils.functional import cached_property
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
-from .._compat.celery_worker import (
-    WorkerRequest,
-    active_requests,
-    is_shutting_down,
-    loop_of_children,
-    replace_dead_children,
-)
+from .._compat import celery_worker as compat
 from .._engine.acquiring import BY_WORKER
 from .._engine.jobs import finish_jobs
 from .._values.arguments import permit_names
@@ -72,7 +66,7 @@ class Children:
     def use(self, consumer: Any) -> None:
         """Watch the children of the worker with this consumer. Called again when it has connected
         to the broker again: its loop has forgotten all files then."""
-        self._consumer, self._loop = consumer, loop_of_children(consumer)
+        self._consumer, self._loop = consumer, compat.loop_of_children(consumer)
         for pid in self._watched:
             self._read(pid)
 
@@ -98,13 +92,13 @@ class Children:
         self._loop.remove(file)
         os.close(file)
         died()
-        replace_dead_children(self._consumer)
+        compat.replace_dead_children(self._consumer)
 
 
 children = Children()
 
 
-class LockedRequest(WorkerRequest):
+class LockedRequest(compat.WorkerRequest):
     """A request that decides what the end of its run means, for its message, lock and row."""
 
     _task: TaskOptions
@@ -159,7 +153,7 @@ class LockedRequest(WorkerRequest):
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         def died() -> None:  # Perhaps after the end of the run.
-            at_work = self._terminated or self in active_requests()
+            at_work = self._terminated or self in compat.active_requests()
             self._see(WorkerLostError(), at_work=at_work)
 
         children.accepted(pid, died)
@@ -220,7 +214,7 @@ class LockedRequest(WorkerRequest):
     def _weigh(self, error: BaseException) -> None:
         attempts = self.ours.attempts
         if isinstance(error, DEATHS) and attempts.counts and not self.gone(error):
-            if is_shutting_down() or self._already_cancelled:
+            if compat.is_shutting_down() or self._already_cancelled:
                 attempts.take_back()
             elif (deaths := attempts.died()) >= self._task.lock_max_attempts:
                 try:

@@ -3,27 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
 from celery.exceptions import Reject
 from django.utils.functional import cached_property
 
+from .._engine.acquiring import Acquiring
 from .._engine.lease import Lease
 from .._engine.stopping import check_can_stop, go_on
+from .._engine.waiting import blocking
 from ..conf import warn_unless_installed
+from ..exceptions import LockNotAcquired, StoreUnavailable
 from .call import ANYWAY, BESIDE, HEADER, LEASE, Call, Send
 from .conflicts import CONFLICTS, Decided
 from .debounce import Debounce
 from .handing import Handing, detached
-from .limits import Limits
 from .option_checks import check_call, check_class
 from .options import TaskOptions
 from .redelivery import Redelivery
-from .requeue import not_sent
-from .run import Conflict, Run, Step, by_point
+from .requeue import not_sent, wait_freely
+from .run import Conflict, Run, Step, by_point, runs
 from .unique import Unique
+
+
+class Limits(Step):
+    """``lock_limits``: takes a permit of each limit before the body, and releases them after it.
+
+    A lock's conflict means "a duplicate", and a limit's means "later". So the lock is asked first,
+    and only the run that has it asks for a permit of each limit. If one is full, it gives back what
+    it has taken, and its message waits in the queue. A permit that is lost changes nothing: the
+    lock is the safety.
+    """
+
+    def start(self, run: Run, lease: Lease | None) -> None:
+        """Take the permits. A message for which there is none is requeued; a call without a message
+        raises `LockNotAcquired`."""
+        message, task, tries = run.message, run.task, run.message.count("tries")
+        templates = [template for template, _ in task.naming.limits]
+        for (limit, name, token), template in zip(message.permits, templates, strict=True):
+            if _is_had(name, task.lock_store):
+                continue
+            how = task.how_under(limit)
+            won = blocking(Acquiring(how, name, run.use, template, token, tries=tries).steps())
+            if isinstance(won, Lease):
+                run.permits.append(won)
+            elif message.queued:
+                wait_freely(message, won, name, limit.n, "limit")
+            else:
+                raise LockNotAcquired(name, won)
+
+    def ended(self, run: Run, lease: Lease | None) -> None:
+        """Release the permits. They cool if the body has begun, whatever became of it."""
+        for permit in reversed(run.permits):
+            if not run.row.begun:
+                permit.cool(None)
+            with suppress(StoreUnavailable):  # It is given up.
+                permit.release()
+
+
+def _is_had(name: str, store: str) -> bool:
+    """Whether a run around this one has a permit of that name: this one goes on under it."""
+    return any(
+        had.held and (had.store, had.base_name) == (store, name)
+        for run in runs.get()
+        for had in (run.lease, *run.permits)
+    )
 
 
 class LockedTask(TaskOptions):
