@@ -11,10 +11,9 @@ from .._values.lock_info import LockInfo
 from .._values.signatures import taken_by
 from ..exceptions import LockNotAcquired
 from ..operators.logs import log_run_beside
-from .coalesce import Coalesce
 from .debounce import recallable
-from .join import Join
 from .note import RowTaken, Skip
+from .one_run import Coalesce, Join
 from .requeue import wait_for_lock
 from .run import Conflict, Run
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import NANOSECONDS, Burst
+from django_tasklock.celery.one_run import FollowUp
 from django_tasklock.celery.requeue import Turns, delay_until, next_turn
 
 

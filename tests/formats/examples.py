@@ -18,9 +18,9 @@ from django_tasklock._values import owner as owners
 from django_tasklock._values.handle import Handle
 from django_tasklock._values.lock_info import Event, LockKeys
 from django_tasklock._values.owner import Owner, operator_record, owner_record
-from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.note import Attempts
+from django_tasklock.celery.one_run import FollowUp
 from django_tasklock.stores.event_text import text_of
 from django_tasklock.stores.records import (
     key_of,

@@ -15,10 +15,10 @@ from django.db.migrations.loader import MigrationLoader
 from django_tasklock import make_name
 from django_tasklock._values.handle import read_handle
 from django_tasklock.celery import LockedTask, by
-from django_tasklock.celery.coalesce import FollowUp
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.note import RunNote
+from django_tasklock.celery.one_run import FollowUp
 from django_tasklock.celery.requeue import Turns
 from django_tasklock.stores.event_text import event_of
 from django_tasklock.stores.records import Entry, info_of, key_of, note_name, note_of, record_of
