@@ -10,7 +10,6 @@ id                      level    condition
 ``W002``                warning  the cache is a FileBasedCache: its ``add`` is not atomic
 ``W007``                warning  the cache is a DatabaseCache: nor is its ``add`` of an expired key
 ``W008``                warning  two calls of the cache's KEY_FUNCTION for one name differ
-``I001``                info     the cache ignores its errors; its locks do not
 ``W011``                warning  a view's lock ends before the transaction of its request
 ``W012``                warning  a setting's name begins as ours do, and nothing reads it
 ``W003``                warning  ``--deploy``: the store did not answer
@@ -44,7 +43,7 @@ Messages = list[checks.CheckMessage]
 Found = tuple[str, object, str | None]
 
 # By the first letter of an id.
-LEVELS = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
+LEVELS = {"E": checks.Error, "W": checks.Warning}
 UNTIL = "Write lock_view(..., until_commit=True), or exempt the view by non_atomic_requests."
 SETTINGS = f'Write {SETTING} = {{"default": {{...}}}}, with {", ".join(KEYS)}; or '
 SETTINGS += f"{TASK_URL_SETTING}. A setting of your own needs another name."
@@ -151,13 +150,6 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     for kind, (identity, what) in CACHES.items():
         if isinstance(cache, kind):
             yield message(identity, f"{where}, {what}", ANOTHER)
-    if getattr(cache, "_ignore_exceptions", False):
-        text = (
-            f"{where}, which ignores its errors (IGNORE_EXCEPTIONS). Locks do not: in an outage "
-            "they raise StoreUnavailable."
-        )
-        hint = "Code that calls cache.add() on the same keys takes an outage for a held lock."
-        yield message("I001", text, hint)
     yield from _check_keys(cache, where)
 
 
