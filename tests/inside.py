@@ -39,7 +39,6 @@ from django_tasklock._values import owner as owner_module
 from django_tasklock._values import processes
 from django_tasklock._values.arguments import LONGEST_TTL_SECONDS as LONGEST_TTL_SECONDS
 from django_tasklock._values.arguments import permit_names as permit_names
-from django_tasklock._values.handle import read_handle as read_handle
 from django_tasklock._values.lock_info import KINDS as KINDS
 from django_tasklock._values.lock_info import Event as Event
 from django_tasklock._values.lock_info import Kind
@@ -49,6 +48,7 @@ from django_tasklock._values.owner import Owner as Owner
 from django_tasklock._values.owner import operator_record as operator_record
 from django_tasklock._values.owner import owner_record as owner_record
 from django_tasklock._values.tokens import new_token as new_token
+from django_tasklock._values.tokens import read_handle as read_handle
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
 from django_tasklock.stores.records import noting as noting

@@ -1,21 +1,27 @@
-"""What redis-py does not document, and we use.
+"""What redis-py, and the caches that use it, do not document, and we use.
 
 redis-py documents its clients, and not the connections below them. A client takes a connection out
 of a pool, which an exception from a signal handler loses, and sends again what may not be sent
 twice; its ``PubSub`` reads in one thread only; its client of a cluster does all three. So the
 stores have connections of their own, and this module is all that knows how they work.
 
-Read in redis-py 8.1.0. The oldest release that we support (see ``py310-lowest`` in pyproject.toml)
-has it too.
+Read in redis-py 8.1.0, django-redis 7.0.0, django-valkey 0.4.1 and Django 5.2.19. The oldest
+releases that we support (see ``py310-lowest`` in pyproject.toml) have it too.
 """
 
 from __future__ import annotations
 
 import select
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
+import redis
+from django.core.cache.backends.base import BaseCache, default_key_func
 from redis.exceptions import AuthenticationError, InvalidResponse, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+# Arguments of connections whose values are classes of valkey-py.
+VALKEY_OPTIONS = frozenset({"parser_class", "retry", "credential_provider"})
 
 
 class NotSent(RedisConnectionError):
@@ -136,3 +142,59 @@ def next_message(connection: Any, seconds: float) -> Any:
         raise RedisConnectionError("the subscriber's connection was closed") from error
     except InvalidResponse as error:
         raise RedisConnectionError(f"a message cannot be read: {error}") from error
+
+
+# ---------------------------------------------------------------------- caches on Redis
+
+
+class RawCache(NamedTuple):
+    """How a cache reaches Redis, makes its keys, and writes a text.
+
+    ``pool`` is of redis-py, and None if a key may have a server of its own, as with the
+    ShardClient. ``dumps`` makes what the cache would write for a text, but not compressed: a cache
+    reads that too. ``prepends``: ``make_key`` puts the same text before each key, as Django's own.
+    """
+
+    pool: Any
+    dumps: Callable[[str], Any]
+    make_key: Callable[[str], str]
+    prepends: bool
+
+
+def raw_cache(cache: Any) -> RawCache | None:
+    """A cache of django-redis or django-valkey, or Django's ``RedisCache``; None for any other.
+
+    Neither documents how to write a value as the cache does without storing it. Uses ``client`` and
+    ``_serializer`` of django-redis, ``_cache`` and ``_serializer`` of Django, ``key_func`` of both.
+    """
+    own, client = getattr(cache, "client", None), None
+    if own is not None:
+        dumps = own._serializer.dumps
+        # By its name: a site's subclass counts.
+        if not any(base.__name__ == "ShardClient" for base in type(own).__mro__):
+            client = own.get_client(write=True)
+    else:
+        own = getattr(cache, "_cache", None)
+        if own is None or not hasattr(own, "get_client"):
+            return None
+        client, dumps = own.get_client(None, write=True), own._serializer.dumps
+    prepends = type(cache).make_key is BaseCache.make_key and cache.key_func is default_key_func
+    pool = client and _pool_of_redis_py(client.connection_pool)
+    return RawCache(pool, dumps, cache.make_key, prepends)
+
+
+def _pool_of_redis_py(pool: Any) -> Any:
+    """The pool, or one of redis-py that connects as a pool of valkey-py does: valkey-py is redis-py
+    under other names, but its errors are others. It connects to nothing. None for Sentinels."""
+    kind = pool.connection_class
+    if kind.__module__.partition(".")[0] != "valkey":
+        return pool
+    ours = getattr(redis.connection, kind.__name__, None)
+    if ours is None:
+        return None
+    options = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        if not type(value).__module__.startswith("valkey") and name not in VALKEY_OPTIONS
+    }
+    return redis.ConnectionPool(ours, pool.max_connections, **options)

@@ -31,9 +31,9 @@ from weakref import ref
 from .._compat.running_task import running_task
 from .._values import clock
 from .._values.arguments import base_of, checked_ttl, slot_of
-from .._values.handle import Handle, new_mark
 from .._values.lock_info import kept_key, shown
 from .._values.owner import INSIDE, Owner, owner_record, strand_name
+from .._values.tokens import Handle, new_mark
 from .._values.words import logger, printable
 from ..exceptions import LeaseLost, StoreUnavailable
 from ..stores.base import Note

@@ -20,10 +20,9 @@ from .._values.arguments import (
     checked_ttl,
     is_token,
 )
-from .._values.handle import read_handle
 from .._values.lock_info import Event, LockInfo
 from .._values.owner import Owner, operator_record, recorded
-from .._values.tokens import new_token
+from .._values.tokens import new_token, read_handle
 from ..conf import DEFAULT_ALIAS
 from ..signals import lock_held, senders, tell
 from ..stores import stores

@@ -21,8 +21,7 @@ from django.utils.functional import cached_property
 
 from .._compat.celery import delays_natively
 from .._values.arguments import checked_slots, is_name
-from .naming import Names
-from .options import TaskOptions
+from .options import Names, TaskOptions
 
 # The option of a call that is sent whatever is in the queue. It is an option because a mixin may
 # send later: mixins pass options on, but no context variables.

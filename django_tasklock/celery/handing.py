@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from .._engine.lease import Lease
 from .._values.arguments import base_of
-from .._values.handle import read_handle
 from .._values.lock_info import LockInfo
+from .._values.tokens import read_handle
 from ..exceptions import StoreUnavailable
 from .call import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions

@@ -19,17 +19,15 @@ from django.utils.functional import cached_property
 from .._compat.celery import is_broadcast
 from .._engine.history import note_event, skipped
 from .._engine.keeper import keeper_of
-from .._values.handle import Handle, read_handle
 from .._values.lock_info import LockInfo
 from .._values.owner import owner_record, recorded
-from .._values.tokens import token_from
+from .._values.tokens import Handle, read_handle, token_from
 from .._values.words import logger, printable
 from ..exceptions import InvalidLockConfig, StoreUnavailable
 from ..signals import task_not_run
 from .call import BESIDE, HEADER, LEASE, REFUSED, RESERVED, is_of, named_by
-from .naming import Names
 from .note import Attempts, Skip
-from .options import Limit, TaskOptions
+from .options import Limit, Names, TaskOptions
 
 
 class Message:

@@ -16,8 +16,7 @@ from .._engine.names import check_argument
 from .._values.signatures import is_generator, signature_of, taken_by
 from ..exceptions import InvalidLockConfig
 from .conflicts import CONFLICTS
-from .naming import SAME_NAMES, Naming
-from .options import OPTIONS, TaskOptions
+from .options import OPTIONS, SAME_NAMES, Naming, TaskOptions
 
 # What says how an option's values are checked.
 HINTS = inspect.get_annotations(TaskOptions, eval_str=True)

@@ -42,7 +42,7 @@ from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from django_tasklock._compat import celery as celery_compat
-from django_tasklock._compat import celery_worker, redis_caches
+from django_tasklock._compat import celery_worker
 from django_tasklock._compat import django as django_compat
 from django_tasklock._compat import redis as redis_compat
 from tests.servers import RedisServer
@@ -129,7 +129,7 @@ class TestCaches:
         self, cache: Any, redis_server: RedisServer
     ) -> None:
         one = cache(redis_server.url, {"KEY_PREFIX": secrets.token_hex(8)})
-        raw = redis_caches.raw_cache(one)
+        raw = redis_compat.raw_cache(one)
         assert raw is not None
         with contextlib.closing(redis.Redis(connection_pool=raw.pool)) as client:
             client.set(raw.make_key("a"), raw.dumps("text"), px=10_000)
@@ -137,12 +137,12 @@ class TestCaches:
         raw.pool.disconnect()
         # And keys are made as the cache makes them
         one = cache("redis://localhost/0", {"KEY_PREFIX": "site", "VERSION": 3})
-        raw = redis_caches.raw_cache(one)
+        raw = redis_compat.raw_cache(one)
         assert raw is not None
         assert raw.prepends
         assert raw.make_key("video:1") == raw.make_key("") + "video:1" == "site:3:video:1"
         own = cache("redis://localhost/0", {"KEY_FUNCTION": "tests.store_cases.make_key"})
-        made = redis_caches.raw_cache(own)
+        made = redis_compat.raw_cache(own)
         assert made is not None
         assert not made.prepends
 

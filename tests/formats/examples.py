@@ -15,9 +15,9 @@ from unittest.mock import patch
 from celery.exceptions import Retry
 
 from django_tasklock._values import owner as owners
-from django_tasklock._values.handle import Handle
 from django_tasklock._values.lock_info import Event, LockKeys
 from django_tasklock._values.owner import Owner, operator_record, owner_record
+from django_tasklock._values.tokens import Handle
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.note import Attempts
 from django_tasklock.celery.one_run import FollowUp

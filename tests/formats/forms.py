@@ -13,7 +13,7 @@ from celery import Celery
 from django.db.migrations.loader import MigrationLoader
 
 from django_tasklock import make_name
-from django_tasklock._values.handle import read_handle
+from django_tasklock._values.tokens import read_handle
 from django_tasklock.celery import LockedTask, by
 from django_tasklock.celery.debounce import Burst
 from django_tasklock.celery.message import Message

@@ -367,7 +367,7 @@ MUTANTS = [Mutant(*each) for each in (
     ("limits: an outage gives back what was taken", "celery/task.py",
      "                permit.release()\n", "                pass\n",
      LIMITS, "test_an_outage_between_lock_and_limit"),
-    ("limits: different names for one call", "celery/naming.py",
+    ("limits: different names for one call", "celery/options.py",
      "if len({name, *limits}) <= len(limits):", "if False:",
      LIMITS, "test_names_that_turn_out_to_be_the_same"),
     ("a message that waits is sent before it is acknowledged", "celery/requeue.py",

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.core.cache import caches
 
-from ..._compat.redis_caches import RawCache, raw_cache
+from ..._compat.redis import RawCache, raw_cache
 from ..._values.arguments import LARGEST_SLOTS, base_of, is_name
 from ..._values.interruptions import interrupts
 from ..._values.lock_info import LockKeys
