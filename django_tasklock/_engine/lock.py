@@ -14,13 +14,7 @@ from weakref import ref
 from django.db import transaction
 
 from .._compat.django import is_until_commit
-from .._values.arguments import (
-    check_known,
-    checked_name,
-    checked_several,
-    checked_template,
-    permit_names,
-)
+from .._values.arguments import check_known, checked_several, checked_template, permit_names
 from .._values.lock_info import LockInfo
 from .._values.owner import strand_name
 from .._values.signatures import signature_of
@@ -321,7 +315,7 @@ class Block(Use):
         """The locks that the block holds. Of a writer the lock itself comes first, and then all
         permits."""
         if self.how.exclusive:
-            return [self.name, *permit_names(checked_name(self.name), self.how.slots)]
+            return [self.name, *permit_names(self.name, self.how.slots)]
         return (self.name,) if isinstance(self.name, str) else self.name
 
     def _acquire_all(self, leases: dict[str, Lease]) -> Steps[Any]:

@@ -153,8 +153,9 @@ def permit_name(name: str, slot: int) -> str:
 
 
 def permit_names(name: str, slots: int) -> list[str]:
-    """The names of the permits of ``name``, which was checked. Raises `ValueError` if the name is
-    too long, whatever ``slots`` is: a greater number must not fail later."""
+    """The names of the permits of ``name``. Raises as `checked_name`, and `ValueError` if the name
+    is too long, whatever ``slots`` is: a greater number must not fail later."""
+    checked_name(name)
     longest = LONGEST_NAME_CHARACTERS - len(f"#{LARGEST_SLOTS}")
     if len(name) > longest:
         raise ValueError(

@@ -283,7 +283,7 @@ class ZooKeeperStore(BaseStore):
             **{option.lower(): options[option] for option in TLS if option in options},
         }
         self._link = OfProcess(lambda: _Link(arguments), _inherited.append)
-        weakref.finalize(self, _close, self._link).atexit = False
+        weakref.finalize(self, lambda link: link.own().close(), self._link).atexit = False
 
     def put(self, changes: Sequence[Change], least_fence: int = 0) -> Done:
         if chance.random() < SWEEP_CHANCE:
@@ -309,7 +309,7 @@ class ZooKeeperStore(BaseStore):
         return super().check()
 
     def close_idle(self) -> None:
-        _close(self._link)
+        self._link.own().close()
 
     def _sweep(self) -> None:
         """Remove what is over, so that it does not pile up; unless a process did so just now."""
@@ -351,7 +351,3 @@ class ZooKeeperStore(BaseStore):
 def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
     for first in range(0, len(names), BATCH):
         yield names[first : first + BATCH]
-
-
-def _close(link: OfProcess[_Link]) -> None:
-    link.own().close()
