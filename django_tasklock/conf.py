@@ -74,9 +74,8 @@ def configured_stores() -> dict[str, StoreSettings]:
     Without ``TASKLOCK`` there is one store, "default", on the default cache. Raises
     `InvalidLockConfig` for an unknown key and for a wrong value.
     """
-    configured = getattr(settings, SETTING, None)
-    if configured is None:
-        configured = {DEFAULT_ALIAS: {}}
+    given = getattr(settings, SETTING, None)
+    configured = {DEFAULT_ALIAS: {}} if given is None else given
     if not isinstance(configured, Mapping):
         what = f"{SETTING} must be a dict of store aliases, not {configured!r}"
         raise InvalidLockConfig(f'{what}. Write {SETTING} = {{"default": {{...}}}}')

@@ -60,10 +60,8 @@ def lead(
     checked_name(name)
     checked_ttl(ttl)
     for kind in (run, getattr(run, "__call__", None)):  # noqa: B004 - of an instance
-        if iscoroutinefunction(kind):
-            raise TypeError(f"run cannot be async, because lead() is not: {run!r}")
-        if is_generator(kind):
-            raise TypeError(f"run cannot be a generator, which would not start: {run!r}")
+        if iscoroutinefunction(kind) or is_generator(kind):
+            raise TypeError(f"run must be no generator and not async, as lead() is not: {run!r}")
     takes_lease = _takes_lease(run)
     check_can_stop(f"lead({name!r})", stop)
     task = f"lead {getattr(run, '__qualname__', type(run).__qualname__)}"

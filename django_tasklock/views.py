@@ -17,7 +17,7 @@ from ._engine.acquiring import How
 from ._engine.decorator import Around
 from ._engine.lock import OPTIONS, Block
 from ._engine.service import LockOptions
-from ._values.arguments import check_known, checked_template
+from ._values.arguments import check_known, checked_number, checked_template
 from ._values.lock_info import LockInfo
 from ._values.signatures import refuse_bare, signature_of
 from ._values.words import age, logger, printable
@@ -81,10 +81,8 @@ def lock_view(
     for what, code in ("status", status), ("outage_status", outage_code):
         if code not in range(400, 600):
             raise ValueError(f"{what} must be an HTTP status from 400 to 599, not {code!r}")
-    seconds: Any = retry_after
-    if not isinstance(seconds, int) or seconds < 0:
-        what = "retry_after must be a bool or a whole number of seconds"
-        raise ValueError(f"{what}, not {seconds!r}")
+    if not isinstance(retry_after, bool):
+        checked_number(retry_after, "retry_after")
 
     # Where the name was forgotten, the view is taken for it, and a request comes here.
     def decorate(view: View, *_: Any, **__: Any) -> View:

@@ -153,8 +153,7 @@ def is_same_job(task: TaskOptions, holder: LockInfo) -> bool:
 
 def _duplicate(call: Call, other: str | LockInfo, on_duplicate: str) -> Any:
     task, name = call.task, call.name
-    holder = other if isinstance(other, LockInfo) else None
-    task_id = other.owner.task_id if isinstance(other, LockInfo) else other
+    holder, task_id = (other, other.owner.task_id) if isinstance(other, LockInfo) else (None, other)
     tell(call, "duplicate", "running" if holder else "queued", task_id)
     if on_duplicate == "raise":
         raise AlreadyQueued(name, holder, task_id)

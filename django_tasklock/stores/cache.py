@@ -160,7 +160,8 @@ class CacheStore(BaseStore):
         Several find the owner of a lease dead at the same moment, or adopt one version of it. One
         of them changes it: the last one would hit the next lease.
         """
-        lease, entry = _lease_of(change), self._entry(change.name)
+        expect, entry = change.expect, self._entry(change.name)
+        lease = expect if isinstance(expect, Held) and not is_note(change.name) else None
         if lease is not None and fits(change, entry) and not is_there(change, entry):
             removes = change.record is None and lease.token not in self._own
             adopts = isinstance(change.record, Mapping) and lease.version is not None
@@ -329,11 +330,6 @@ class CacheStore(BaseStore):
             if isinstance(error, InvalidCacheKey):
                 raise ValueError(f"{NO_SUCH_NAME}: {error}") from error
             raise StoreUnavailable(self.alias, str(error) or type(error).__name__) from error
-
-
-def _lease_of(change: Change) -> Held | None:
-    """The lease that a change expects; None: it expects none."""
-    return change.expect if isinstance(change.expect, Held) and not is_note(change.name) else None
 
 
 def _margin(ttl: float) -> float:

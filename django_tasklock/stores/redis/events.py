@@ -49,9 +49,7 @@ class EventStreams:
         commands += (("EXPIRE", key, KEPT_SECONDS) for key in self._keys)
         self._client.commands(commands, once=True)
 
-    def events(
-        self, name: str | None = None, task_id: str | None = None, limit: int = 100
-    ) -> list[Event]:
+    def events(self, name: str | None, task_id: str | None, limit: int) -> list[Event]:
         """`BaseStore.events`."""
         if not self.kept:
             raise ListingNotSupported(
