@@ -17,7 +17,7 @@ help:
 	@echo "make coverage   all tests, and what they did not reach"
 	@echo "make lint       style, types, direction of imports, missing migrations"
 	@echo "make docs       the docs site, in .docs/html; warnings are errors"
-	@echo "make beside     this version beside another commit (make beside REF=v0.3)"
+	@echo "make beside     this version beside another commit (make beside REF=HEAD~1)"
 	@echo "make bench      our lock beside its peers (make bench ARGS='--quick --workload handoff')"
 	@echo "make clean      remove what the other targets made"
 
@@ -115,7 +115,7 @@ bench: $(BENCH)/.installed
 	@mkdir -p .bench
 	@$(BENCH)/bin/python -m benchmarks --json .bench/results.json $(ARGS)
 
-# This tree beside another commit, in one run: make beside REF=v0.3 ARGS='--work extend'
+# This tree beside another commit, in one run: make beside REF=HEAD~1 ARGS='--work extend'
 REF ?= HEAD
 beside: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks.beside $(REF) $(ARGS)

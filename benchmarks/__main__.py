@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .bench import Bench, open_bench
 from .chart import chart
-from .tables import DRAWING, PAGE, Table
+from .tables import DRAWING, PAGE, SOAK, Table
 
 WORKLOADS = ("pair", "handoff", "renewal", "listing", "task", "killed")
 PACKAGES = ("django", "redis", "hiredis", "django-redis", "celery", "python-redis-lock",
@@ -36,6 +36,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     tables: list[Table] = []
+    old = options.page.read_text() if options.page and options.page.exists() else ""
+    soaked = ["".join(old.partition(SOAK)[1:])] if SOAK in old else []
     with open_bench(quick=options.quick) as bench:
         about = _about(bench)
         print(f"On {about}\n")
@@ -49,7 +51,7 @@ def main() -> int:
                 options.json.write_text(json.dumps(numbers, indent=1) + "\n")
             if options.page:
                 text = [PAGE.format(about=about), *(table.markdown() for table in tables)]
-                options.page.write_text("\n".join(text))
+                options.page.write_text("\n".join(text + soaked))
                 drawing = options.page.parent / DRAWING
                 drawing.parent.mkdir(exist_ok=True)
                 drawing.write_text(chart(tables))

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from .rounds import Spread
 
-__all__ = ["DRAWING", "PAGE", "Cell", "Table"]
+__all__ = ["DRAWING", "PAGE", "SOAK", "Cell", "Table"]
 
 Cell: TypeAlias = "Spread | float | int | str | None"
 
@@ -24,6 +24,8 @@ has the token. Contenders take turns in short rounds. A ratio is to the floor's 
 before it. A cell is a median; brackets have the middle half. Times depend on the machine, so \
 compare ratios.
 """
+SOAK = "## An hour of disturbance\n"
+"""what begins the last part of the page, which `make soak ARGS="--page ..."` writes"""
 
 
 @dataclass

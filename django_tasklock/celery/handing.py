@@ -65,8 +65,9 @@ class Handing(Step):
         return cast("Lease | None", lease)
 
     def refused(self, run: Run, holder: LockInfo) -> None:
-        """Requeue a message whose own lease is in its way: it could not be adopted, as after a
-        change of the cache's serializer; or perhaps its own, if the handle is a later version's."""
+        """Requeue a message that is refused by its own lease, which it could not adopt: as after a
+        change of the cache's serializer. Where a later version has written the handle, any detached
+        lease may be its own."""
         message, handle = run.message, run.message.handle
         own = holder.detached if handle is None else holder.token == handle.token
         if own and message.queued and message.ours.get(LEASE):

@@ -12,14 +12,17 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
+from benchmarks.tables import SOAK
 from tests.nightly.chaos.__main__ import around, told
 from tests.nightly.chaos.history import Event, read
 from tests.nightly.chaos.rules import Violation
 from tests.nightly.chaos.story import Story
+from tests.nightly.soak import figures
 from tests.nightly.soak.conductor import run
 from tests.nightly.soak.rules import violations
 from tests.seeds import drawn_seed
@@ -35,15 +38,16 @@ def main() -> int:
     parser.add_argument(
         "--plant", choices=["ignore", "lose"], help="a fault that the rules have to notice"
     )
+    parser.add_argument("--page", type=Path, metavar="PATH", help="put the figures there")
     options = parser.parse_args()
     if options.again:
-        return judged(options.again)
+        return judged(options.again, options.page)
     os.environ |= {"SOAK_PLANT": options.plant} if options.plant else {}
     folder = options.folder or Path(tempfile.mkdtemp(prefix="tasklock-soak-"))
     seed = options.seed or str(drawn_seed())
     try:
-        print(*run(folder, options.minutes, seed, options.broker), sep="\n")
-        status = judged(folder)
+        run(folder, options.minutes, seed, options.broker)
+        status = judged(folder, options.page)
     except KeyboardInterrupt:
         print("stopped; nothing is left running")
         status = 3
@@ -57,10 +61,35 @@ def main() -> int:
     return status
 
 
-def judged(folder: Path) -> int:
-    """Print what happened, and each violation with its piece of the history; 1 if there is one."""
+def judged(folder: Path, page: Path | None) -> int:
+    """Print what happened, and each violation with its piece of the history; 1 if there is one. A
+    page gets the figures if there is none."""
+    before, after = figures.kept(folder)
+    print(*figures.table(before, after), sep="\n")
     story = Story(read(folder))
-    return told(violations(story), counted(story), partial(piece, story=story))
+    counts = dict(counted(story))
+    status = told(violations(story), counts.items(), partial(piece, story=story))
+    if page and not status:
+        about = story.events[-1].at - story.events[0].at, counts
+        lines = [SOAK, in_words(*about), "", *figures.listed(before, after)]
+        before_it = page.read_text().partition(SOAK)[0].rstrip()
+        page.write_text("\n".join([before_it, "", *lines, ""]))
+    return status
+
+
+def in_words(seconds: float, counts: Mapping[str, Counter[str]]) -> str:
+    """What the figures are of."""
+    deeds = counts["deeds"]
+    killed, stopped = (
+        sum(times for deed, times in deeds.items() if word in deed) for word in ("kill", "stop")
+    )
+    return (
+        f"`make soak`, on {datetime.now(tz=timezone.utc):%Y-%m-%d}, {seconds / 60:.0f} minutes on "
+        f"Redis: {counts['runs'].total():,} runs of tasks, "
+        f"{counts['views'].total():,} requests, {killed} kills, {stopped} stops, "
+        f"{deeds['pause_server'] + deeds['restart_server']} outages, {deeds['deploy']} deploys. "
+        "No rule was broken. Before and after:"
+    )
 
 
 def piece(violation: Violation, story: Story) -> list[Event]:

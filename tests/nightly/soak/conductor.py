@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -51,8 +51,7 @@ class Soak:
         self._until = 0.0
         self._history = History(folder, "conductor")
 
-    def run(self) -> Iterator[str]:
-        """Yields the lines of the table."""
+    def run(self) -> None:
         with contextlib.ExitStack() as stack:
             options = (*kept_in(self._folder / "redis"), "--appendfsync", "always")
             server = RedisServer.start(find_binary(), options)
@@ -75,7 +74,7 @@ class Soak:
             self._until = now() + self._seconds
             crew.start("plain1", "plain2", "sender1")
             crew.spare()
-            yield from self._play(crew, server, broker, self._until)
+            self._play(crew, server, broker, self._until)
 
     def _places(self) -> dict[str, Kind]:
         return kinds(site_ports(), lambda: self._until, self._seed)
@@ -111,7 +110,7 @@ class Soak:
             **AS_ROOT,
         }
 
-    def _play(self, crew: Crew, server: RedisServer, broker: Broker, until: float) -> Iterator[str]:
+    def _play(self, crew: Crew, server: RedisServer, broker: Broker, until: float) -> None:
         look = partial(self._look, crew, server)
         chance = Random(f"{self._seed}/faults")
         faults = Faults(crew, server, broker, self._history, chance)
@@ -132,11 +131,10 @@ class Soak:
         faults.timetable.run_all()
         self._drain(crew, broker, until, tick)
         self._settle(server)
-        after = look()
+        figures.keep(self._folder, before, look())
         crew.end_orderly()
         self._write_rows()
         self._write_what_was_printed()
-        yield from figures.table(before, after)
 
     def _drain(self, crew: Crew, broker: Broker, until: float, tick: Callable[[], None]) -> None:
         """Wait until all that was asked for is done; say what is not."""
@@ -195,8 +193,8 @@ def _leases(client: redis.Redis) -> list[str]:
     return [key for key in keys if " " not in key and ":master-" not in key]
 
 
-def run(folder: Path, minutes: float, seed: str, broker: str) -> list[str]:
-    """Soak for so many minutes, and leave the history in the folder. Returns a table's lines."""
+def run(folder: Path, minutes: float, seed: str, broker: str) -> None:
+    """Soak for so many minutes, and leave the history and the figures in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return list(Soak(folder, minutes, seed, broker).run())
+    Soak(folder, minutes, seed, broker).run()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 import redis
 
-__all__ = ["Figures", "Used", "keys_by_kind", "look", "table"]
+__all__ = ["Figures", "Used", "keep", "kept", "keys_by_kind", "listed", "look", "table"]
 
 KINDS = (" queue", " index", " listed", " fences", " history", " history rare")
 """what the keys of a store end in"""
+FILE = "figures.json"
+"""in a soak's folder"""
 
 
 class Used(NamedTuple):
@@ -75,6 +79,33 @@ def keys_by_kind(what: str, client: redis.Redis) -> Counter[str]:
 
 def _of_celery(key: str) -> str:
     return key.partition("-task-meta-")[0] if "-task-meta-" in key else key.partition("\x06")[0]
+
+
+def keep(folder: Path, before: Figures, after: Figures) -> None:
+    (folder / FILE).write_text(json.dumps([before, after]))
+
+
+def kept(folder: Path) -> tuple[Figures, Figures]:
+    """Those of a soak that has left a folder."""
+    before, after = (
+        Figures({name: Used(*used) for name, used in processes.items()}, keys, memory)
+        for processes, keys, memory in json.loads((folder / FILE).read_text())
+    )
+    return before, after
+
+
+def listed(before: Figures, after: Figures) -> Iterator[str]:
+    """The same, short, as a list in Markdown."""
+    for name, then in before.processes.items():
+        if (last := after.processes.get(name)) is not None:
+            yield (
+                f"* {name.rpartition(' ')[0]}: {then.rss / 1e6:.0f} → {last.rss / 1e6:.0f} MB, "
+                f"{then.descriptors} → {last.descriptors} descriptors, "
+                f"{then.threads} → {last.threads} threads"
+            )
+    keys = (sum(each.keys.values()) for each in (before, after))
+    memory = (f"{each.memory / 1e6:.1f}" for each in (before, after))
+    yield f"* Redis: {' → '.join(map(str, keys))} keys and entries, {' → '.join(memory)} MB"
 
 
 def table(before: Figures, after: Figures) -> Iterator[str]:
