@@ -33,8 +33,8 @@ class Encoding:
 
     def value_of(self, record: Record) -> bytes:
         """The value to write for a record. That of a note is a plain text, which needs less space:
-        nobody reads one through the cache."""
-        if "text" in record and "key" not in record:
+        nobody reads one through the cache. Not if it has a key or a version besides."""
+        if "text" in record and not {"key", "version"} & record.keys():
             return plain_note(record["text"])
         return self._value(text_of_record(record))
 
