@@ -101,6 +101,11 @@ class Keys:
         return before + base.encode() + behind if found else queue
 
 
+def fence_of(text: bytes | None) -> int | None:
+    """A fence that Redis has; None for what somebody else wrote there."""
+    return int(text) if text is not None and text.isdigit() and len(text) <= 16 else None
+
+
 def _without_tenant(make_key: Callable[[str], str], keys: list[str]) -> list[str]:
     """The keys as a new thread makes them: all processes have the same ones, whatever is current
     where a store is made. Raises `InvalidLockConfig`."""
