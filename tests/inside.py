@@ -338,6 +338,14 @@ def give_up_row(task: Any, args: list[Any], fence: int | None) -> None:
     Row(Message(task, task.request, args, {})).refuse(fence)
 
 
+def wait_in_slices(seconds: float) -> object:
+    """What a run of a task does in a pause of its waiting."""
+    from django_tasklock._engine.waiting import Pause
+    from django_tasklock.celery import run
+
+    return vars(run)["_wait"](Pause(seconds))
+
+
 def before_the_release(monkeypatch: pytest.MonkeyPatch, do: Callable[[Lease], object]) -> None:
     """Have something done with the lease of a task's run just before that releases it."""
     from django_tasklock.celery.run import Run

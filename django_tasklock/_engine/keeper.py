@@ -77,16 +77,16 @@ class Keeper:
     # ------------------------------------- the passages of a token, and who is told of them
 
     def enter(self, own: OwnToken) -> None:
-        """To be called before the token is sent. Raises `RuntimeError` if the lease is to be
+        """To be called before the token is sent. Raises `StoreUnavailable` if the lease is to be
         renewed, and the system starts no thread."""
         self.table[own.token] = own
         if not self.jobs.running.locked():
             try:
                 self.jobs.start()
-            except RuntimeError:
+            except RuntimeError as error:
                 if own.renew:
                     self.forget(own)
-                    raise
+                    raise StoreUnavailable(self.store.alias, f"no renewal: {error}") from error
 
     def granted(self, own: OwnToken, until: float) -> None:
         """The lease is granted, and ends at ``until``, on `clock.now`."""

@@ -265,17 +265,17 @@ class LockedRequest(compat.WorkerRequest):
             return [None]  # The arguments give no valid name, so the run has never held a lock.
 
     def _lease(self, name: str, slots: int, tokens: Set[str | None]) -> LockInfo | None:
-        """A lease with one of these tokens that the child holds for this run. None if there is
-        none, as in a pool without children, which gives our own pid for theirs."""
+        """A lease with one of these tokens that the child holds for this run, if there is one. A
+        pool without children gives our own pid for theirs."""
         pid: Any = self.worker_pid
+        if pid is None or pid == os.getpid():  # It has not begun; or there are no children.
+            return None
 
         def is_childs(holder: LockInfo) -> bool:
             # Whoever adopts a lease that was handed on has the same token, and another pid.
             is_ours = holder.token in tokens and holder.owner.pid == pid
             return is_ours and not (holder.cooling or holder.detached)
 
-        if pid == os.getpid():
-            return None
         names = [name] if slots == 1 else permit_names(name, slots)
         return self._task.locks.store.find_lease(names, is_childs)
 

@@ -377,9 +377,11 @@ def _wait(pause: Pause) -> Grant | Refusal | None:
     """As `Pause.wait`, in slices. Raises `_ShutsDown`."""
     until, waiter = clock.now() + pause.seconds, pause.waiter
     while True:
-        if int.from_bytes(_shared[:], "big") in (os.getpid(), os.getppid()):
+        # 0 until then; and so is the parent of a container's first process.
+        ending = int.from_bytes(_shared[:], "big")
+        if ending and ending in (os.getpid(), os.getppid()):
             raise _ShutsDown
-        left = until - clock.now()
+        left = max(0.0, until - clock.now())
         news = pause._replace(seconds=min(left, LOOK_SECONDS)).wait()
         ends = pause.watched or left <= LOOK_SECONDS or (waiter is not None and waiter.cut)
         if news is not None or ends:

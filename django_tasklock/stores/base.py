@@ -90,7 +90,7 @@ class BaseStore(Contract):
                 changes = [Change(name, FREE, record, ttl), *gate]
                 if own:  # It goes on, whatever holds the gate; one that is over does not.
                     changes = [Change(name, Held(token), KEEP, ttl)]
-                done, noted = self._put_lease(changes, note)
+                done, noted = self._put_lease(token, changes, note)
                 entry = done.entries[0]
                 if done.made:  # Without an entry, the lease is over already.
                     return self.granted(entry or Entry(name, record, 0.0), noted=noted)
@@ -103,12 +103,15 @@ class BaseStore(Contract):
                 return self.refused(holders)
         raise StoreUnavailable(self.alias, f"{names[0]} changes hands too fast")
 
-    def _put_lease(self, changes: Sequence[Change], note: Note | None) -> tuple[Done, bool]:
+    def _put_lease(
+        self, token: str, changes: Sequence[Change], note: Note | None
+    ) -> tuple[Done, bool]:
         """Put a lease on its conditions, and the note unless its key has another text. Returns
         whether the note is there."""
         if note is not None:
             done = self.put([*changes, records.noting(note, FREE)])
-            if done.made or done.entries[0] is not None:
+            entry = done.entries[0]
+            if done.made or (entry is not None and entry.token != token):
                 return done, done.made
         return self.put(changes), False
 

@@ -219,7 +219,7 @@ class CacheStore(BaseStore):
             return clock.now() <= last
         if entry.left is None or entry.record is None or is_note(entry.name):
             return True
-        return entry.left >= _margin(entry.left + time.time() - entry.record.get("at", 0.0))
+        return entry.left >= _margin(entry.left + time.time() - (entry.record.get("at") or 0.0))
 
     def _is_first(self, lease: Held) -> bool:
         """Whether no other caller is about to remove this lease, or to replace this version."""

@@ -5,6 +5,7 @@ With real workers: ``tests/hard_cases/test_conflicts.py``.
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from django_tasklock.signals import task_not_run
 from django_tasklock.stores.base import Note
 from tests.app.models import Job
 from tests.celery_tasks.conftest import job_guard, lose, recording, status
+from tests.inside import wait_in_slices
 from tests.mailroom import Mailroom, Message, Runs, elsewhere
 from tests.steps import LONG, SOON_SECONDS, Meanwhile, holder, sent, taken, waiting
 from tests.waiting import until
@@ -84,6 +86,23 @@ def test_it_does_not_wait_in_its_worker(room: Mailroom, slots: int) -> None:
         until(lambda: waiting("job:1") == 1, "the run")
         assert lease.release()
     assert run.result() == ("SUCCESS", "done:1")
+
+
+def test_a_run_waits_also_in_the_first_process_of_a_container(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose parent has the number 0."""
+    lease = taken("job:1")
+    monkeypatch.setattr(os, "getppid", lambda: 0)
+    message = room.message(lock_wait=LONG)
+    run = Meanwhile(lambda: room.deliver(message))
+    until(lambda: waiting("job:1") == 1, "the run")
+    assert lease.release()
+    assert run.result() == ("SUCCESS", "done:1")
+
+
+def test_a_pause_that_is_over_is_no_error() -> None:
+    assert wait_in_slices(0.0) is None
 
 
 def test_it_leaves_its_worker_when_a_hold_comes_before_it(room: Mailroom) -> None:

@@ -16,6 +16,7 @@ import pytest
 from celery.exceptions import WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import revoked
+from django.core.cache import cache
 from django.db import DatabaseError
 from kombu import Queue
 from kombu.common import Broadcast
@@ -84,6 +85,21 @@ def test_a_row_has_failed_before_a_revoked_body_is_told_to_end(room: Mailroom, r
     seen: list[str] = []
     request.terminate(Mock(terminate_job=lambda *_: seen.append(status(row))))
     assert (seen, locks.is_locked(f"job:{row.pk}")) == (["failed"], True)
+
+
+def test_a_revoked_message_that_has_not_begun_leaves_the_row_to_who_works_on_it(
+    room: Mailroom, row: Job
+) -> None:
+    # Given a row that other code works on, under a key of its own
+    Job.objects.update(status="working")
+    cache.add(f"lock:job:{row.pk}", "locked", LONG)
+
+    # When a message for it is revoked before it has begun
+    request = room.received(room.message(job=row.pk, guard=job_guard(None)))
+    request.terminate(Mock())
+
+    # I expect the row to be as it was
+    assert status(row) == "working"
 
 
 def test_the_lock_of_a_dead_child_is_cleared_though_its_row_cannot_be_failed(

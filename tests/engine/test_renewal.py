@@ -91,7 +91,7 @@ class TestThread:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         no_thread_once(monkeypatch)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
+        with pytest.raises(StoreUnavailable, match="no renewal: can't start new thread"):
             taken("video:1", renew=True)
         renewed(taken("video:2", ttl=RENEWED, renew=True))
         assert not locks.is_locked("video:1")

@@ -633,7 +633,7 @@ MUTANTS = [Mutant(*each) for each in (
      f"{HARD}/test_before_the_body.py",
      "test_49_a_call_with_a_serializer_of_its_own_waits_and_runs"),
     ("a run that waits leaves its worker free to shut down", "celery/run.py",
-     'if int.from_bytes(_shared[:], "big") in (os.getpid(), os.getppid()):', "if not _shared:",
+     "if ending and ending in (os.getpid(), os.getppid()):", "if not _shared:",
      "hard_cases/test_limits_and_shutdowns.py",
      "test_09_a_job_that_waits_for_its_lock_leaves_its_worker_free_to_shut_down"),
     ("an acquire without an answer does not count", "_engine/keeper.py",

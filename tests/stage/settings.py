@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 SECRET_KEY = "stage"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -31,10 +33,13 @@ CACHES = {
         "KEY_FUNCTION": os.environ.get("STAGE_KEY_FUNCTION"),
     }
 }
-TASKLOCK = {
+TASKLOCK: dict[str, Any] = {
     "default": {
         "CACHE": "default",
         "TTL": 30,
         "OPTIONS": {"TAKEOVER": os.environ.get("STAGE_TAKEOVER", "on") == "on"},
     }
 }
+# Other stores, and what they are made of, of a test.
+for name, more in json.loads(os.environ.get("STAGE_STORES", "{}")).items():
+    globals()[name].update(more)

@@ -6,6 +6,7 @@ A cache that keeps nothing is no store for locks. Memcached and a table have way
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -60,6 +61,13 @@ def test_a_lease_that_is_about_to_end_is_left_to_expire(
     # And the key to be left alone: the next holder may have it when the change arrives
     assert made == []
     assert locks.is_locked("video:1")
+
+
+def test_a_record_that_does_not_say_since_when_is_cleared(store: Any) -> None:
+    record = {"token": new_token(), "at": None, "ends": time.time() + LONG}
+    store.cache.set("lock:video:1", json.dumps(record))
+    assert locks.clear("video:1")
+    assert not locks.is_locked("video:1")
 
 
 def test_a_block_that_ends_just_before_its_lease_has_lost_nothing(store: Any) -> None:

@@ -215,8 +215,12 @@ def test_an_extension_gives_nothing_again_that_was_released_meanwhile(
     assert having("video:1") == ""
 
 
-def test_what_is_reserved_already_is_not_taken_back_in_an_outage(silent: Silent) -> None:
+@pytest.mark.parametrize("where", ["in_memory", "on_redis"])
+def test_what_is_reserved_already_is_not_taken_back_in_an_outage(
+    request: pytest.FixtureRequest, silent: Silent, where: str
+) -> None:
     """As by a message that is sent again. What is new is taken back."""
+    request.getfixturevalue(where)
     store, note = quorum(), Note("started 1", "run 1", LONG)
     for _ in range(2):
         assert store.reserve("queued job", "1", LONG) is None

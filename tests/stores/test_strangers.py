@@ -21,7 +21,8 @@ from django_tasklock.stores.records import new_record
 from django_tasklock.testing.steps import granted
 from tests.conftest import UseRedis
 from tests.inside import Owner, asked, diagnose, new_token, owner_record, show_everywhere
-from tests.steps import LONG, Meanwhile, holder, taken
+from tests.steps import LONG, Meanwhile, holder, taken, waiting
+from tests.waiting import until
 
 FAR = 4_000_000_000_000
 """milliseconds since the epoch, in the year 2096"""
@@ -245,7 +246,11 @@ class TestIndexAndFences:
         assert info.token == lease.token
         assert (info.fence is None) is (which == "video:1")
         assert info.acquired_at is not None
+        waits = Meanwhile(lambda: locks.acquire("video:1", wait=LONG))
+        until(lambda: waiting("video:1") == 1)
         assert lease.release()
+        assert (handed := waits.result()) is not None
+        assert handed.release()
         again = taken("video:1", wait=LONG)
         assert again.fence is not None
         assert lease.fence is not None

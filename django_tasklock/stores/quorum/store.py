@@ -313,8 +313,8 @@ class QuorumStore(BaseStore):
     def _unavailable(self, failed: Mapping[Member, str]) -> StoreUnavailable:
         answered = f"{self.size - len(failed)} of its {self.size} members answered"
         reasons = sorted(f"{member.alias}: {reason}" for member, reason in failed.items())
-        must = f"{answered}, and {self.majority} must agree; {'; '.join(reasons)}"
-        return StoreUnavailable(self.alias, must)
+        must = f"{answered}, and {self.majority} must agree"
+        return StoreUnavailable(self.alias, "; ".join([must, *reasons]))
 
 
 def kept_for(ttl: float) -> float:

@@ -115,6 +115,11 @@ class Keys:
         return before + base.encode() + behind if found else queue
 
 
+def fence_of(text: bytes | None) -> int | None:
+    """A fence that Redis has; None for what somebody else wrote there."""
+    return int(text) if text is not None and text.isdigit() and len(text) <= 16 else None
+
+
 def _without_tenant(make_key: Callable[[str], str], keys: list[str]) -> list[str]:
     """The keys as a new thread makes them: all processes have the same ones, whatever is current
     where a store is made. Raises `InvalidLockConfig`."""
@@ -141,8 +146,8 @@ class Encoding:
 
     def value_of(self, record: Record) -> bytes:
         """The value to write for a record. That of a note is a plain text, which needs less space:
-        nobody reads one through the cache."""
-        if "text" in record and "key" not in record:
+        nobody reads one through the cache. Not if it has a key or a version besides."""
+        if "text" in record and not {"key", "version"} & record.keys():
             return plain_note(record["text"])
         return self._value(text_of_record(record))
 

@@ -22,7 +22,7 @@ from ..records import ANY, Change, Done, Entry, Foreign, Held, Record, is_listed
 from .check import findings
 from .connections import Client, MayHaveRun, milliseconds
 from .events import HISTORY_OPTION, EventStreams
-from .keys import SOCKET_TIMEOUT_OPTION, Encoding, Keys, served, timeouts
+from .keys import SOCKET_TIMEOUT_OPTION, Encoding, Keys, fence_of, served, timeouts
 from .listener import listeners_of
 from .replicas import REPLICAS_OPTION, Replicas, ReplicaWait
 from .waiter import RedisWaiter, value_of
@@ -145,7 +145,7 @@ class RedisStore(BaseStore):
             held = zip(locks, reply[1][::2], reply[1][1::2], strict=True)
             return Refusal(tuple(self.info(self.entry(*each)) for each in held)), reply[2:]
         _, at, fence, noted = reply
-        grant = Grant(locks[at - 1], _fence(fence), bool(noted))
+        grant = Grant(locks[at - 1], fence_of(fence), bool(noted))
         if wait is not None and not wait.enough:
             # No answer: the caller, which gets no lease, gives the token up.
             with suppress(StoreUnavailable):
@@ -184,7 +184,7 @@ class RedisStore(BaseStore):
 
     def may_have_given(self, name: str, fence: int | None) -> bool:
         ends = self.client.command(b"HMGET", self.keys.fences, b" first", b"")
-        first, last = (_fence(end) or 0 for end in ends)
+        first, last = (fence_of(end) or 0 for end in ends)
         return last > 0 if fence is None else first <= fence <= last
 
     def waiter(self, question: Question) -> RedisWaiter:
@@ -311,7 +311,7 @@ class RedisStore(BaseStore):
         first: bytes | None = None,
     ) -> Entry:
         """What is under a name. ``first``: the first member of the wait queue."""
-        fence = _fence(fence_text)
+        fence = fence_of(fence_text)
         left = None if left_ms < 0 else left_ms / 1000
         record = (records.note_of if is_note(lock) else records.record_of)(value)
         if record is None:
@@ -320,8 +320,3 @@ class RedisStore(BaseStore):
         waiting = None if first is None else records.record_of(value_of(first))
         since = None if waiting is None else waiting.get(SINCE, waiting.get("at"))
         return Entry(lock, record, left, fence, None, began, waiters, since)
-
-
-def _fence(text: bytes | None) -> int | None:
-    """A fence that Redis has; None for what somebody else wrote there."""
-    return int(text) if text is not None and text.isdigit() and len(text) <= 16 else None

@@ -19,6 +19,7 @@ from ..._values.tokens import TOKEN_CHARACTERS
 from ...exceptions import StoreUnavailable
 from ..base import CannotSubscribe, Grant, Question, Refusal
 from .connections import milliseconds
+from .keys import fence_of
 from .listener import Hearing, Listener
 
 _NUMBER = rb"([1-9][0-9]{0,15})"
@@ -92,7 +93,7 @@ class RedisWaiter:
             self._over()
         else:
             self._number = b"%d" % int(about[0])
-            self.ahead, self._last = int(about[1]), int(about[2])
+            self.ahead, self._last = int(about[1]), fence_of(about[2]) or 0
         return answer
 
     def wait(self, seconds: float) -> Grant | Refusal | None:
@@ -133,7 +134,7 @@ class RedisWaiter:
         self._over()
         if found is None:
             return None
-        return self._confirmed(Grant(self._locks[found[0] - 1], int(found[1])))
+        return self._confirmed(Grant(self._locks[found[0] - 1], fence_of(found[1])))
 
     def quit(self) -> None:
         with suppress(StoreUnavailable):  # The listener passes on what is handed to it.
