@@ -30,7 +30,7 @@ from ..signals import lock_held, senders, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Refusal
 from ..stores.records import Held
-from .acquiring import Acquiring, How, acquire_all, clear
+from .acquiring import Acquiring, How, acquire_all, clear, extend_handed_over
 from .aio import awaited, drive, finish
 from .history import finish_writing, note_event
 from .keeper import keeper_of
@@ -337,6 +337,7 @@ class LockService:
         won = blocking(Acquiring(how, name, use, record=record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
+        extend_handed_over(won)
         info = LockInfo(
             won.name, won.remaining, datetime.now(timezone.utc), won.token, won.owner, store.alias,
             store.key(won.name), won.fence, granted=won.ttl, renewing=False,
