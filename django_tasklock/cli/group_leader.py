@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -31,9 +32,15 @@ def main(pipe: int, command: list[str]) -> int:
     try:
         code = subprocess.Popen(command).wait()
     except OSError as error:
-        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        say(f"{command[0]}: {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
     return code if code >= 0 else 128 - code
+
+
+def say(words: str) -> None:
+    """Write a line to stderr, which may be full, or closed: Python has none then."""
+    with suppress(Exception):
+        sys.stderr.write(f"{words}\n")
 
 
 def handle_signals(handler: Callable[[int, object], None]) -> None:

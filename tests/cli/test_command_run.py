@@ -276,6 +276,28 @@ def test_store_that_is_down_when_the_command_has_ended_changes_nothing(
     assert "The lock was not released; it ends by itself: " in err
 
 
+def test_with_its_stderr_closed_it_ends_as_with_an_open_one(
+    run: Run, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    # Given commands that are run without a stderr, as some daemons have none
+    use_redis(own_redis_server.url)
+    closed, gate = ("sh", "-c", 'exec "$@" 2>&-', "sh"), tmp_path / "gate"
+    told = "trap 'echo told; exit 3' TERM; echo started; while :; do sleep 0.05; done"
+    lost = run("lost", "--ttl", "3", "--", "sh", "-c", told, through=closed)
+    kept = run("kept", "--", "sh", "-c", f"echo started; {GATE}", str(gate), through=closed)
+    assert [said(lost), said(kept)] == ["started", "started"]
+    absent = run("absent", "--", "no-such-command-here", through=closed)
+    refused = run("kept", "--", "true", through=closed)
+
+    # I expect the statuses that they have with one, and SIGTERM first
+    assert [ended(absent)[0], ended(refused)[0]] == [127, HELD_ELSEWHERE]
+    assert locks.clear("lost")
+    assert ended(lost)[:2] == (LOST, "told\n")
+    own_redis_server.kill()
+    gate.touch()
+    assert ended(kept)[0] == 0
+
+
 def test_wrong_arguments_run_nothing(run: Run) -> None:
     wrong = [["nightly"], ["bad name", "--", "true"], ["nightly", "--ttl", "0", "--", "true"]]
     for code, _, err in map(ended, [run(*arguments) for arguments in wrong]):
