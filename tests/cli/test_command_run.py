@@ -7,6 +7,7 @@ import pty
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import django_tasklock
 from django_tasklock import locks
 from tests.conftest import UseRedis
 from tests.nights import by_day
@@ -141,6 +143,29 @@ def test_signals_are_passed_on(run: Run, name: str) -> None:
     code, out, _ = ended(process)
     assert (code, out) == (5, f"got {short}\n")
     assert not locks.is_locked("nightly")
+
+
+def test_a_signal_that_comes_before_the_command_is_there_ends_it() -> None:
+    # Given the process between the two, which has not been told yet to start the command
+    link, theirs = socket.socketpair()
+    file = Path(django_tasklock.__file__).with_name("cli") / "group_leader.py"
+    leader = subprocess.Popen(
+        [sys.executable, file, str(theirs.fileno()), "sleep", "300"],
+        pass_fds=[theirs.fileno()], start_new_session=True,
+    )  # fmt: skip
+    theirs.close()
+    status = Path(f"/proc/{leader.pid}/status")
+
+    def heeds_signals() -> int:
+        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+        return caught & 1 << signal.SIGTERM - 1
+
+    # I expect a signal that comes now not to be lost
+    with link:
+        until(heeds_signals, "its handler", PATIENCE)
+        os.killpg(leader.pid, signal.SIGTERM)
+        link.send(b"1")
+        assert leader.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(
