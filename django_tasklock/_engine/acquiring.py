@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import ref
@@ -40,7 +41,8 @@ from .waiting import Attempt, Steps, always_late, ask, refuse_on_loop
 
 # A caller that got its lock after a longer wait is an event.
 LONG_WAIT_SECONDS = 1.0
-# Of several leases, one with less than this share of its ttl left is extended in the end.
+# One of several leases, or one that was handed over, is extended in the end if less than this share
+# of its ttl is left.
 FULL_SHARE = 0.95
 BY_TAKEOVER = "takeover, its owner being gone"
 BY_WORKER = "the worker, whose pool child is dead"
@@ -282,6 +284,15 @@ def acquire_all(
     except BaseException:
         use.drop()  # Before the error, which refers to the block, is forgotten.
         raise
+
+
+def extend_handed_over(lease: Lease) -> Lease:
+    """Return the lease, extended if it was handed over: that counts from the waiter's question. If
+    the store does not answer, what is left of it is left."""
+    if lease.remaining < lease.ttl * FULL_SHARE:
+        with suppress(StoreUnavailable):
+            lease.extend()
+    return lease
 
 
 def _at_once(several: Sequence[Acquiring]) -> dict[str, Lease]:

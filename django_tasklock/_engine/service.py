@@ -28,7 +28,7 @@ from ..signals import lock_held, senders, tell
 from ..stores import stores
 from ..stores.base import BaseStore, Refusal
 from ..stores.records import Entry, Held, new_record
-from .acquiring import Acquiring, How, acquire_all, clear
+from .acquiring import Acquiring, How, acquire_all, clear, extend_handed_over
 from .aio import awaited, drive, finish
 from .history import finish_writing, note_event
 from .keeper import keeper_of
@@ -335,6 +335,7 @@ class LockService:
         won = blocking(Acquiring(how, name, use, record=record).steps())
         if isinstance(won, LockInfo):
             return Refusal((won,))
+        extend_handed_over(won)
         written = new_record(won.token, record)
         info = store.info(Entry(won.name, written, won.remaining, won.fence))
         won.outlives()

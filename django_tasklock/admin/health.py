@@ -101,7 +101,7 @@ def send_again(request: HttpRequest, site: admin.AdminSite) -> None:
         for lost in rows:
             # Before its task is sent, so that none is sent without an entry.
             words = gettext("Asked to send its task %(task)s again.") % {"task": lost.work.task}
-            row = [lost.work.guard.model(pk=lost.pk)]
+            row = [lost.work.guard.rows().get(pk=lost.pk)]
             LogEntry.objects.log_actions(request.user.pk, row, CHANGE, words)
             if requeue(lost)[0]:
                 sent.append(lost.what)

@@ -35,9 +35,9 @@ def doctor(command: BaseCommand, **options: Any) -> None:
     """
     Find lost work and other problems; with --requeue, send lost work again.
 
-    It looks for lost work, locks whose owner is gone, keys without a TTL,
-    reservations whose message is gone, wrong settings, and servers that may lose
-    locks: in all stores, or in that of --store.
+    It looks for lost work, locks whose owner is gone, reservations whose message
+    is gone, wrong settings, and servers that may lose locks: in all stores, or in
+    that of --store.
     Without --requeue it changes nothing. --requeue sends each task with the key of
     its row alone, and is safe to do twice. A row whose run may live in another
     store is sent with --other-store, one that may be of several tasks with --task.

@@ -91,15 +91,16 @@ def _explained(task: str, arguments: str) -> Explanation:
 
 
 def _holders(service: LockService, name: str, slots: int) -> list[LockInfo]:
-    """What holds the lock, and its permits: a call takes one of those, with slots, unless somebody
-    has the lock of that name itself."""
-    permits = held_permits(service, name) if slots > 1 else []
+    """What holds the lock, and its first permits: a call takes one of those, with slots, unless
+    somebody has the lock of that name itself."""
+    found = held_permits(service, name) if slots > 1 else []
+    permits = [info for info in found if (info.slot or 0) <= slots]
     return [info for info in (service.get(name), *permits) if info is not None]
 
 
 def _full(service: LockService, name: str, slots: int) -> str:
     """What a call would meet that has its lock, but no permit of this limit; "": nothing."""
-    held = [info for info in _holders(service, name, slots) if (info.slot or 0) <= slots]
+    held = _holders(service, name, slots)
     if held and held[0].name == name:
         return f"Would be requeued: {name} is held{WHY_HELD.get(holder_of(held[0]), '')}."
     full = f"Would be requeued: {slots} of {slots} permits of {name} are held."
@@ -127,13 +128,19 @@ def _verdict(
             return f"Would be skipped: a claim of {row.row} would fail ({row.refused})."
         if reason := task.locks.store.cannot_write(name):
             return f"Would get no lock: the store grants none: {reason}."
-        does = "get the lock now (its row is not known)" if isinstance(row, str) else "run now"
+        when = f"in {duration(task.debounce)}" if task.debounce else "now"
+        unread = f"get the lock {when} (its row is not known)"
+        does = unread if isinstance(row, str) else f"run {when}"
         if found.slots == 1:
             return f"Would {does}: nobody holds {name}."
         return f"Would {does}: {len(held)} of {found.slots} permits of {name} are held."
+    if lock is not None and lock.unknown:
+        return f"Would be requeued: {name} is held in a form that this version does not know."
     if lock is not None and lock.held_by is not None:
         return f"Would be requeued until the hold ends: {name} is held by {lock.owner.operator}."
     does = task.conflict.outcome
+    if task.debounce and task.conflict.skips and not task.conflict.replaces:
+        does = "be requeued, to try again later"
     if task.lock_wait in (None, inf):
         does = "wait for as long as it takes"
     elif task.lock_wait:

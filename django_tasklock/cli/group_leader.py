@@ -17,23 +17,35 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def main(pipe: int, command: list[str]) -> int:
     """Run the command; return its exit status, or 128 + the signal that ended it."""
-    # They are for the command. A function, since the command would inherit SIG_IGN.
-    handle_signals(lambda *_: None)
+    # They are for the command, which gets those that come before it is there. A function, since the
+    # command would inherit SIG_IGN.
+    early: list[int] = []
+    handle_signals(lambda number, _: early.append(number))
     if not os.read(pipe, 1):
         return 1
     threading.Thread(target=kill_at_the_end_of, args=(pipe,), daemon=True).start()
     try:
-        code = subprocess.Popen(command).wait()
+        process = subprocess.Popen(command)
+        for number in tuple(early):
+            process.send_signal(number)
+        code = process.wait()
     except OSError as error:
-        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        say(f"{command[0]}: {error.strerror}")
         return 127 if isinstance(error, FileNotFoundError) else 126
     return code if code >= 0 else 128 - code
+
+
+def say(words: str) -> None:
+    """Write a line to stderr, which may be full, or closed: Python has none then."""
+    with suppress(Exception):
+        sys.stderr.write(f"{words}\n")
 
 
 def handle_signals(handler: Callable[[int, object], None]) -> None:

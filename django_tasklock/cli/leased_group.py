@@ -19,7 +19,7 @@ from .._values import clock
 from .._values.processes import group_lives
 from .._values.words import printable
 from ..exceptions import StoreUnavailable
-from .group_leader import handle_signals
+from .group_leader import handle_signals, say
 
 LOOK_SECONDS = 0.05  # between two looks whether the group has ended
 LEASE_LOOK_SECONDS = 1.0  # between two looks whether the lease is lost
@@ -78,8 +78,7 @@ class LeasedGroup:
     def _end(self, lease: Lease) -> None:
         self.stopped = True
         what = "cannot be renewed" if lease.held else "was lost"
-        with suppress(OSError, ValueError):  # stderr may be full, or closed.
-            sys.stderr.write(f"The lock {lease.name} {what}: the command gets SIGTERM.\n")
+        say(f"The lock {lease.name} {what}: the command gets SIGTERM.")
         self._signal(signal.SIGTERM)
         deadline = clock.now() + self._kill_after
         if self._spare:  # Before the lease is over, also if this process was stopped for a while.
@@ -105,7 +104,7 @@ class LeasedGroup:
             self.kept = lease.release()
         except StoreUnavailable as error:
             self.kept = held and clock.now() < lease._own.until
-            sys.stderr.write(f"The lock was not released; it ends by itself: {printable(error)}\n")
+            say(f"The lock was not released; it ends by itself: {printable(error)}")
 
     def _lives(self) -> bool:
         return self._leader.poll() is None or bool(group_lives(self._leader.pid))

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from .._engine.acquiring import How
+from .._engine.acquiring import How, extend_handed_over
 from .._engine.lease import Lease
 from .._engine.lock import Block
 from .._engine.waiting import blocking
@@ -125,7 +125,7 @@ def _task(what: str, argv: list[str]) -> str:
 
 def _lead(block: Leading, group: int) -> Lease:
     block.said["group"] = group
-    return wait_to_lead(block)
+    return extend_handed_over(wait_to_lead(block))
 
 
 def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:

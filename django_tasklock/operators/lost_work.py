@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from itertools import islice
+from math import ceil
 from shlex import quote
 from typing import Any, TypeAlias
 
@@ -203,7 +204,7 @@ def _found(
     fence: int | None = None, *, asks: bool, pause: float = REQUEUED_SECONDS,
 ) -> LostRow:  # fmt: skip
     """``first``: what is to be done before the task is sent. ``asks``: it may be another task's."""
-    more = {"other store": "--other-store", "waiting too long": f"--source-older={pause:g}"}
+    more = {"other store": "--other-store", "waiting too long": f"--source-older={ceil(pause)}"}
     options = ["--requeue", more.get(kind, ""), f"--task={quote(work.task)}" if asks else ""]
     hint = gettext("Send %(task)s again: %(command)s")
     if asks:

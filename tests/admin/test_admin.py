@@ -383,7 +383,8 @@ def test_health_sends_a_lost_row_again_once(room: Mailroom, client_with: UserWit
     assert may_not.post(SEND, {"row": row}).status_code == 403
     assert "Sent again" in words_of(client.post(SEND, {"row": row}, follow=True))
     assert len(room.waiting()) == 1
-    assert LogEntry.objects.get().object_id == str(job.pk)
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.object_repr) == (str(job.pk), str(job))
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": row}, follow=True))
     assert len(room.waiting()) == 1
     assert "Nothing was sent" in words_of(client.post(SEND, {"row": "nonsense"}, follow=True))

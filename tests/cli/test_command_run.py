@@ -7,6 +7,7 @@ import pty
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import django_tasklock
 from django_tasklock import locks
 from tests.conftest import UseRedis
 from tests.nights import by_day
@@ -141,6 +143,29 @@ def test_signals_are_passed_on(run: Run, name: str) -> None:
     code, out, _ = ended(process)
     assert (code, out) == (5, f"got {short}\n")
     assert not locks.is_locked("nightly")
+
+
+def test_a_signal_that_comes_before_the_command_is_there_ends_it() -> None:
+    # Given the process between the two, which has not been told yet to start the command
+    link, theirs = socket.socketpair()
+    file = Path(django_tasklock.__file__).with_name("cli") / "group_leader.py"
+    leader = subprocess.Popen(
+        [sys.executable, file, str(theirs.fileno()), "sleep", "300"],
+        pass_fds=[theirs.fileno()], start_new_session=True,
+    )  # fmt: skip
+    theirs.close()
+    status = Path(f"/proc/{leader.pid}/status")
+
+    def heeds_signals() -> int:
+        caught = int(status.read_text().partition("SigCgt:")[2].split()[0], 16)
+        return caught & 1 << signal.SIGTERM - 1
+
+    # I expect a signal that comes now not to be lost
+    with link:
+        until(heeds_signals, "its handler", PATIENCE)
+        os.killpg(leader.pid, signal.SIGTERM)
+        link.send(b"1")
+        assert leader.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(
@@ -274,6 +299,28 @@ def test_store_that_is_down_when_the_command_has_ended_changes_nothing(
     code, _, err = ended(process)
     assert code == 3
     assert "The lock was not released; it ends by itself: " in err
+
+
+def test_with_its_stderr_closed_it_ends_as_with_an_open_one(
+    run: Run, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
+) -> None:
+    # Given commands that are run without a stderr, as some daemons have none
+    use_redis(own_redis_server.url)
+    closed, gate = ("sh", "-c", 'exec "$@" 2>&-', "sh"), tmp_path / "gate"
+    told = "trap 'echo told; exit 3' TERM; echo started; while :; do sleep 0.05; done"
+    lost = run("lost", "--ttl", "3", "--", "sh", "-c", told, through=closed)
+    kept = run("kept", "--", "sh", "-c", f"echo started; {GATE}", str(gate), through=closed)
+    assert [said(lost), said(kept)] == ["started", "started"]
+    absent = run("absent", "--", "no-such-command-here", through=closed)
+    refused = run("kept", "--", "true", through=closed)
+
+    # I expect the statuses that they have with one, and SIGTERM first
+    assert [ended(absent)[0], ended(refused)[0]] == [127, HELD_ELSEWHERE]
+    assert locks.clear("lost")
+    assert ended(lost)[:2] == (LOST, "told\n")
+    own_redis_server.kill()
+    gate.touch()
+    assert ended(kept)[0] == 0
 
 
 def test_wrong_arguments_run_nothing(run: Run) -> None:

@@ -16,9 +16,10 @@ from tests.app.models import Job
 from tests.command import run, run_json
 from tests.conftest import UseRedis
 from tests.findings import fenced, guard
+from tests.inside import owner_record
 from tests.mailroom import Mailroom, mailroom
 from tests.servers import RedisServer
-from tests.steps import orphan, taken
+from tests.steps import held_by, orphan, taken
 
 pytestmark = pytest.mark.django_db
 TOO_LARGE = "its fence is larger than any lease's now"
@@ -81,6 +82,7 @@ def test_explain_which_lock_and_why(room: Mailroom, lock_name: Any, name: str, w
         ("on_conflict", made_name, "Would do what made_name says: job:7 is held."),
         ("lock_wait", 5, "Would wait up to 5s, then be skipped: job:7 is held."),
         ("unique_while", "queued", "Would be skipped: job:7 is held."),
+        ("debounce", 30, "Would be requeued, to try again later: job:7 is held."),
     ],
 )
 def test_explain_a_conflict(task: Any, option: str, value: Any, verdict: str) -> None:
@@ -185,6 +187,29 @@ def test_explain_slots_and_a_duplicate(room: Mailroom) -> None:
     said = explained(task)
     assert said["duplicate_of"] == sent
     assert said["verdict"].startswith(f"Would not be sent: the message {sent} is queued for ")
+
+
+def test_explain_permits_beyond_those_that_a_call_may_take(room: Mailroom) -> None:
+    # Given permits of callers with a larger N, and those that a call with N=2 takes are free
+    for lease in [taken("job:7", slots=4) for _ in range(4)][:2]:
+        lease.release()
+
+    # I expect them to keep no call from its lock
+    free = "Would run now: 0 of 2 permits of job:7 are held."
+    assert explained(room.task(lock_slots=2))["verdict"] == free
+
+
+def test_explain_a_debounced_call(room: Mailroom) -> None:
+    said = explained(room.task(debounce=30))
+    assert said["verdict"] == "Would run in 30s: nobody holds job:7."
+
+
+def test_explain_a_holder_that_only_a_later_version_knows(task: Any) -> None:
+    # Given a lock in a later form: its message would come back, whatever on_conflict says
+    held_by({"format": 2, **owner_record()}, "job:7")
+    later = "Would be requeued: job:7 is held in a form that this version does not know."
+    for type(task).on_conflict in ("skip", "run"):
+        assert explained(task)["verdict"] == later
 
 
 def test_explain_a_full_limit(room: Mailroom) -> None:

@@ -30,6 +30,7 @@ from tests.interruptions import at_every_instruction
 from tests.steps import (
     LONG,
     RENEWED,
+    Meanwhile,
     holder,
     in_child,
     orphan,
@@ -210,6 +211,16 @@ class TestHold:
         waits = waiter("video:1", 1)
         assert locks.clear("video:1")
         assert waits.result().held
+
+    def test_after_a_wait_it_says_how_long_the_store_keeps_it(self) -> None:
+        # Given an operator who has waited for a while, and is handed the lock
+        lease = taken("video:1")
+        hold = Meanwhile(lambda: held(ttl=6.0, wait=None))
+        until(lambda: (holder("video:1").longest_wait or 0) > 2, "a third of the hold's time")
+        assert lease.release()
+
+        # I expect the hold not to be said shorter by the wait
+        assert (hold.result().ttl or 0) > (holder("video:1").ttl or 0) - 1
 
     def test_what_cannot_be_meant_is_an_error_and_255_bytes_are_kept(self) -> None:
         wrong: list[dict[str, Any]] = [

@@ -186,6 +186,20 @@ def test_rows_that_wait_too_long_are_found_and_sent_once_in_that_time(room: Mail
         assert 3600 < room.redis.ttl(key) <= 7200
 
 
+def test_the_command_for_rows_that_wait_for_weeks_can_be_given_as_it_is_said(
+    room: Mailroom,
+) -> None:
+    # Given a row that has waited for three weeks
+    room.task(guard=fenced(since_field="uploaded_at"))
+    Job.objects.create(uploaded_at=now() - timedelta(days=21))
+
+    # I expect the hint's own words, with all digits of the seconds, to send it
+    (found,), _ = doctor_json("--source-older", "12d0.5s")
+    words = found["hint"].partition("locks doctor ")[2].split()
+    assert words == ["--requeue", "--source-older=1036801"]
+    assert doctor_json(*words)[0][0]["requeued"] == "sent again"
+
+
 def test_of_several_tasks_for_which_a_row_waits_it_is_asked_which(room: Mailroom) -> None:
     waits: dict[str, Any] = {"since_field": "uploaded_at"}
     room.task(name="film.first", guard=fenced(**waits, exclude=Q(done_count=9)))

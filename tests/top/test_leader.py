@@ -218,6 +218,24 @@ def test_a_process_that_ends_or_is_killed_ends_its_command_and_the_standby_leads
 
 
 @pytest.mark.slow
+def test_a_standby_that_has_asked_long_ago_leads_for_good(start: Start, tmp_path: Path) -> None:
+    # Given a standby that is handed the lock late in what its question asked for
+    first = start(STAY, ttl := 6)
+    ran(tmp_path, 1)
+    start(STAY, ttl)
+    until(lambda: (holder("x").longest_wait or 0) > 0.4 * ttl, "an old question", 2 * PATIENCE)
+    first.terminate()
+    assert first.wait(PATIENCE) == 7
+    ran(tmp_path, 2)
+
+    # I expect its command not to be stopped before its lease is renewed, nor started again
+    until(lambda: (holder("x").ttl or ttl) < 0.8 * ttl, "a second, or a renewal")
+    until(lambda: (holder("x").ttl or 0) > 0.8 * ttl, "the renewal")
+    assert "SIGTERM" not in (tmp_path / "log").read_text()
+    ran(tmp_path, 2)
+
+
+@pytest.mark.slow
 def test_a_command_is_dead_before_the_lease_that_cannot_be_renewed_is_over(
     start: Start, use_redis: UseRedis, own_redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -64,6 +64,8 @@ class Command(BaseCommand):
     @no_translations
     def handle(self, *args: Any, **options: Any) -> None:
         verb = options.pop("verb")
+        if getattr(self.stderr, "_out", None) is None:  # Closed. An error has its status even so.
+            self.stderr = type(self.stderr)(io.StringIO())
         # A terminal may know fewer characters than names have.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
