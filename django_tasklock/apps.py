@@ -65,5 +65,8 @@ def _load_tasks() -> Tasks:
         from .celery import for_operators, loading
     except ImportError as error:
         raise CeleryMissing(error) from error
-    loading.load_tasks()
+    try:
+        loading.load_tasks()
+    except Exception as error:  # Of the project's code, which may need what only its worker has.
+        raise ImportError(f"{type(error).__name__}: {error}") from error
     return for_operators
