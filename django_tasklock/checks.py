@@ -124,9 +124,9 @@ def check_lock(guard: Any, how: Any, option: str) -> Iterator[Found]:
         try:
             if how.cooling is not None:
                 how.cooling.check(store)
-            if how.ttl is not None:  # The store's own was checked with its settings.
-                ttl = min(how.ttl, how.max_hold or how.ttl)
-                store.check_lasts("ttl", ttl, InvalidLockConfig)
+            # The store's own was checked with its settings.
+            ttl = 0.0 if how.ttl is None else min(how.ttl, how.max_hold or how.ttl)
+            store.check_lasts("ttl", ttl, InvalidLockConfig)
         except InvalidLockConfig as wrong:
             yield "E006", str(wrong), None
 

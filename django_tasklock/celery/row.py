@@ -117,8 +117,7 @@ class Row(GuardedRow):
 class Unleased:
     """``self.lease`` of a run without the lock: a `Lease` that holds nothing, and is not lost."""
 
-    token, fence, slot = "", None, None
-    ttl = remaining = 0.0
+    token, fence, slot, ttl, remaining = "", None, None, 0.0, 0.0
     held = lasts = renew = detached = False
 
     def __init__(self, message: Message, use: Use) -> None:
@@ -132,13 +131,11 @@ class Unleased:
         """Return False: the lock is not held."""
         return False
 
-    release = extend
-
     async def aextend(self, ttl: float | None = None) -> bool:
         """Return False: the lock is not held."""
         return False
 
-    arelease = aextend
+    release, arelease = extend, aextend
 
     def detach(self, ttl: float | None = None) -> NoReturn:
         """Raise `LeaseLost`: no other process could go on under it."""
