@@ -123,8 +123,11 @@ def check_lock(guard: Any, how: Any, option: str) -> Iterator[Found]:
         try:
             if how.cooling is not None:
                 how.cooling.check(store)
+            # The store's own was checked with its settings.
+            ttl = 0.0 if how.ttl is None else min(how.ttl, how.max_hold or how.ttl)
+            store.check_lasts("ttl", ttl, InvalidLockConfig)
         except InvalidLockConfig as wrong:
-            yield "E006", wrong, None
+            yield "E006", str(wrong), None
 
 
 def _errors(read: Callable[[], object]) -> Messages:

@@ -9,9 +9,9 @@ signal                arguments
 ``lock_acquired``     ``lease``, ``template``, ``waited`` (seconds), ``holder``
                       (`LockInfo` of the one that it began to wait for; None: it
                       did not have to wait)
-``lock_contended``    ``name``, ``store``, ``holder`` (`LockInfo` or None),
-                      ``owner`` (the `Owner` who asked), ``waited`` (seconds),
-                      ``template``, ``wait`` (as in the call)
+``lock_contended``    ``name``, ``store``, ``holder`` (`LockInfo`), ``owner`` (the
+                      `Owner` who asked), ``waited`` (seconds), ``template``,
+                      ``wait`` (as in the call)
 ``lock_unavailable``  ``name``, ``store``, ``template``, ``waited`` (seconds),
                       ``wait`` (as in the call), ``error``: the store did not
                       answer who asked for the lock

@@ -267,15 +267,6 @@ def diagnose(aliases: Sequence[str] | None = None) -> list[Any]:
 diagnosed = diagnose
 
 
-def tasks_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Have the import of the modules with tasks fail."""
-
-    def load() -> Any:
-        raise error
-
-    monkeypatch.setattr(operators("work"), "loaders", [load])
-
-
 def when_messages_are_sought(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[[Callable[..., Any], Any], Any]
 ) -> None:

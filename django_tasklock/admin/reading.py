@@ -25,8 +25,8 @@ from .parts import lock_url, shortened, task_link
 
 # Locks that a page reads, the soonest to expire first: more would take too long.
 MOST_LOCKS = 1000
-# What leaves an operator without an answer. An import fails where a task's module needs a package
-# that only its worker has.
+# What leaves an operator without an answer. An import fails where a task's module needs what only
+# its worker has.
 NOT_KNOWN = (TaskLockError, InvalidLockConfig, ImportError)
 MOST_EVENTS, MOST_OF_LOCK = 100, 20  # of one page
 KINDS = (

@@ -8,7 +8,7 @@ id        level    condition
                    row with one UPDATE
 ``E004``  error    a task's ``lock_store`` is no alias of the setting
 ``E005``  error    a field of a task's guard cannot hold a fence, or one of its statuses
-``E006``  error    a task's lock is to cool, and its store cannot do that
+``E006``  error    a task's lock is to last, or to cool, for longer than its store can
 ``E007``  error    a task cannot be made: a worker does not start, and its calls fail
 ``E008``  error    a task that is no `LockedTask` has options of ours, which nothing reads
 ``E009``  error    a task has ``on_conflict="join"``, and a result backend that keeps nothing
@@ -57,7 +57,7 @@ def check_tasks() -> list[checks.CheckMessage]:
         for task in all_tasks().values():
             is_ours = isinstance(task, LockedTask)
             found = _check_task(task) if is_ours else _check_other(task)
-            for identity, what, hint in found:
+            for identity, what, hint in dict.fromkeys(found):  # Its limits have the lock's ttl.
                 messages.append(message(identity, f"task {task.name}: {what}", hint))
         messages += _same_rows()
     return messages

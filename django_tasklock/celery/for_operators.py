@@ -37,10 +37,10 @@ _loading = OfProcess(threading.RLock)
 
 
 def load_tasks() -> None:
-    """Load the tasks of all apps. Raises what the import of a module raises, and the error of a
-    task that cannot be made."""
+    """Load the tasks of all apps. Raises `ImportError` for what the import of a module raises, as
+    where only its worker has a setting, and for the error of a task that cannot be made."""
     for _, _, error in not_loaded(_apps):
-        raise error
+        raise ImportError(f"{type(error).__name__}: {error}") from error
 
 
 def not_loaded(apps: Callable[[], Iterable[Any]]) -> Iterator[tuple[Any, bool, Exception]]:

@@ -16,6 +16,7 @@ from ..exceptions import StoreUnavailable
 from .call import LEASE, Call, Send, waiting_seconds
 from .options import TaskOptions
 from .requeue import come_back
+from .row import Unleased
 from .run import Run, Step, runs
 
 # From a worker's look whether a message has expired until its run adopts the lease.
@@ -26,12 +27,13 @@ class Handing(Step):
     """Sends the caller's lease along, and adopts it instead of acquiring."""
 
     def send(self, call: Call, go: Send) -> Any:
-        """Detach the lease among the options. If nothing is sent, it is held again.
+        """Detach the lease among the options. If nothing is sent, it is held again. A run without
+        the lock has none to hand on: the call acquires as usual.
 
         Raises `LeaseLost`, and `TypeError` or `ValueError` as `detached` does.
         """
         lease, task = call.options.pop(LEASE, None), call.task
-        if lease is None:
+        if lease is None or isinstance(lease, Unleased):
             return go()
         renew = isinstance(lease, Lease) and lease.renew
         handle = detached(call, lease)

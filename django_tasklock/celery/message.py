@@ -31,7 +31,7 @@ from .options import Limit, Names, TaskOptions
 
 
 class Message:
-    """The message of one call of ``task``; or a call without a message, which has no ``id``.
+    """The message of one call of ``task``; or a call without a message.
 
     ``request`` is Celery's. ``args`` and ``kwargs`` are those of the call, which is just beginning.
     Those of the message name the row: another class of the task may have changed what the call
@@ -40,7 +40,7 @@ class Message:
 
     def __init__(self, task: TaskOptions, request: Any, args: Any, kwargs: Any) -> None:
         self.task, self.request = task, request
-        self.id: Any = request.id  # None for a direct call.
+        self.id: Any = request.id  # None for a direct call outside a run; inside one the run's.
         # Celery makes the request for the message's own call, which another class of the task may
         # repeat. A call from inside a body, or from a hook of the task after it, shows the request
         # of the run around it.

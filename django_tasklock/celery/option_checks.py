@@ -21,7 +21,7 @@ from .options import OPTIONS, SAME_NAMES, Naming, TaskOptions
 # What says how an option's values are checked.
 HINTS = inspect.get_annotations(TaskOptions, eval_str=True)
 
-# Options that one call may give. The others are used by workers, which know only the task's.
+# Options that one call may give. The others must be the same for all calls, and for their runs.
 PER_CALL = ("unique_for", "on_duplicate")
 # Those that may be functions of the project's; `CONFLICT` gets the holder first.
 CONFLICT = "on_conflict"

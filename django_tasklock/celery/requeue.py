@@ -113,7 +113,9 @@ def come_back(message: Message, delay: float | None, why: str = "redelivery") ->
     Raises `CameBack` when the message was sent, and `Reject` when the broker has to deliver it
     again. Raises `RequeueFailed` when it can never be sent, and the broker has it no more.
     """
-    seconds = min(delay or LONGEST_REDELIVERY_DELAY_SECONDS, LONGEST_REDELIVERY_DELAY_SECONDS)
+    longest = LONGEST_REDELIVERY_DELAY_SECONDS
+    # 0.0: of a lease that is over, whose key the cache still has.
+    seconds = longest if delay is None else min(max(delay, FIRST_DELAY_SECONDS), longest)
     _send(message, why, seconds, {"copy": message.count("copy") + 1})
 
 

@@ -1,4 +1,7 @@
-"""The guard's row of a message's run: what retries, replacements and redeliveries mean for it."""
+"""The guard's row of a message's run: what retries, replacements and redeliveries mean for it.
+
+A run without the lock has that row alone, and in the place of a lease `Unleased`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject, Retry
 from django.db import DatabaseError
 
-from .._engine.lease import Lease
+from .._engine.lease import Lease, Use
+from .._values.owner import Owner
 from .._values.words import logger
 from ..exceptions import LeaseLost, StatusConflict, StoreUnavailable
 from ..guards import AWAY, GuardedRow
@@ -108,6 +112,34 @@ class Row(GuardedRow):
         kept = self.message.late or not self.message.queued
         ends = super().comes_again(lease, error) and kept
         return again or is_own_loss(error, lease) or ends
+
+
+class Unleased:
+    """``self.lease`` of a run without the lock: a `Lease` that holds nothing, and is not lost."""
+
+    token, fence, slot, ttl, remaining = "", None, None, 0.0, 0.0
+    held = lasts = renew = detached = False
+
+    def __init__(self, message: Message, use: Use) -> None:
+        self.name, self.store = message.name, message.task.lock_store
+        self.template, self.owner = message.task.naming.template, Owner.from_record(use.record())
+
+    def assert_held(self) -> None:
+        """Do nothing: there is no lease that could be lost."""
+
+    def extend(self, ttl: float | None = None) -> bool:
+        """Return False: the lock is not held."""
+        return False
+
+    async def aextend(self, ttl: float | None = None) -> bool:
+        """Return False: the lock is not held."""
+        return False
+
+    release, arelease = extend, aextend
+
+    def detach(self, ttl: float | None = None) -> NoReturn:
+        """Raise `LeaseLost`: no other process could go on under it."""
+        raise LeaseLost(self.name, "the run is without the lock")
 
 
 def is_own_loss(error: BaseException | None, lease: Lease | None) -> bool:

@@ -37,7 +37,7 @@ from .call import Call, Send
 from .message import Message, skip, tell
 from .note import CameBack, RowTaken, Skip
 from .requeue import come_back, leave_worker, retry_or_raise, wait_for_store, wait_freely
-from .row import Row
+from .row import Row, Unleased
 
 # How often a run that waits looks whether its worker shuts down.
 LOOK_SECONDS = 0.25
@@ -129,18 +129,6 @@ class Conflict(Step):
         """Return the keys of the store, and their texts, that the message may reserve when it is
         refused."""
         return {}
-
-
-class Unleased:
-    """``self.lease`` of a run without the lock."""
-
-    token, fence, held, lasts, remaining, detached = "", None, False, False, 0.0, False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def assert_held(self) -> None:
-        """Do nothing: there is no lease that could be lost."""
 
 
 class AcquiringInQueue(Acquiring):
@@ -290,7 +278,7 @@ class Run:
 
     def _work(self, lease: Any, *, claims: bool = True, report: Any = None) -> Any:
         """Claim the row, call the body, finish the row. ``report``: called before the body."""
-        self.lease = lease or Unleased(self.message.name)
+        self.lease = lease or Unleased(self.message, self.use)
         mark = runs.set((*runs.get(), self))
         try:
             with self.row.claimed(lease) if claims and self.task.guard else NOTHING:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -86,8 +85,11 @@ class Unique(Step):
         try:
             return go()
         except BaseException:
-            with suppress(StoreUnavailable):
+            try:
                 task.locks.store.unreserve(key, call.id)
+            except StoreUnavailable:  # One Redis may be the broker, too.
+                if call.draws_id:
+                    keeper_of(task.locks.store).unreserve_later(key, call.id, ttl)
             raise
 
     def judge(self, run: Run) -> None:

@@ -111,7 +111,10 @@ def lead_command(command: BaseCommand, **options: Any) -> None:
     while True:
         group = LeasedGroup(argv, ttl / 3, spare)
         block = Leading(how, name, task=task)  # It lives as long as the group.
-        status = group.run(partial(_lead, block))
+        try:
+            status = group.run(partial(_lead, block))
+        except ValueError as error:  # As for `run`.
+            raise CommandError(f"{error}.") from error
         if not group.stopped:
             sys.exit(status)
         if group.end_signal is not None:
@@ -137,6 +140,8 @@ def _lease(command: BaseCommand, options: dict[str, Any], group: int) -> Lease:
         return lease.alone()
     except StoreUnavailable as error:
         raise CommandError(printable(error), returncode=OUTAGE) from error
+    except ValueError as error:  # No lease of the store lasts for so long.
+        raise CommandError(f"{error}.") from error
     except LockNotAcquired as error:
         holder: Any = error.holder
     status, said = options["conflict_exit_code"], f"{holder.name}: {sentence(holder)}"

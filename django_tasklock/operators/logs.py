@@ -30,7 +30,7 @@ def connect() -> None:
 
 
 def log_contended(
-    *, name: str, store: str, holder: LockInfo | None, owner: Owner, waited: float, **_: Any
+    *, name: str, store: str, holder: LockInfo, owner: Owner, waited: float, **_: Any
 ) -> None:
     """INFO: somebody else holds the lock, and the caller did not get it."""
     if logger.isEnabledFor(logging.INFO):

@@ -84,7 +84,7 @@ def still_lost(seen: Collection[str]) -> list[LostRow]:
 def works_by_rows() -> Iterable[list[Work]]:
     """Return all guarded work; tasks that claim the same rows are in one list.
 
-    Imports the modules with tasks. Raises `CeleryMissing`, and what importing raises.
+    Imports the modules with tasks. Raises what `tasks` raises.
     """
     found: dict[Any, list[Work]] = {}
     for work in tasks().guarded_tasks():

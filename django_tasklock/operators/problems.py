@@ -28,10 +28,12 @@ class Problem:
     """One thing that is wrong, by itself with the settings, the tasks, or a server.
 
     ``kind`` is one of `KINDS`: "unknown" is for rows whose locks' names are not known, or that a
-    run without the lock has claimed, and for tasks that cannot be imported. ``what`` names the row,
-    lock, store or check. ``message`` says what is wrong and ``hint`` what to do, in the language
-    that was active when it was found. ``serious`` problems make the command exit with 1. From
-    ``task`` on it says the same as ``what`` for programs: None where it is not about such a thing.
+    run without the lock has claimed; for rows that cannot be looked for, because their database
+    does not answer or their guard has no ``since_field``; and for tasks that cannot be imported.
+    ``what`` names the row, lock, store or check. ``message`` says what is wrong and ``hint`` what
+    to do, in the language that was active when it was found. ``serious`` problems make the command
+    exit with 1. From ``task`` on it says the same as ``what`` for programs: None where it is not
+    about such a thing.
     """
 
     kind: str

@@ -59,7 +59,7 @@ def locks_of(*rows: Model) -> list[LockInfo]:
     that cool.
 
     Raises `StoreUnavailable`, `InvalidLockConfig` for the store of a task that works on such
-    rows, and what importing the tasks raises.
+    rows, and what `tasks` raises.
     """
     held = held_of(
         (work.store, name)

@@ -85,7 +85,7 @@ loaders: list[Callable[[], Tasks]] = []
 
 def tasks() -> Tasks:
     """Import the modules with tasks, and return what is known of them. Raises `CeleryMissing`, and
-    what importing raises."""
+    `ImportError` for whatever importing raises."""
     if not loaders:
         raise CeleryMissing("the app django_tasklock is not ready")
     return loaders[0]()

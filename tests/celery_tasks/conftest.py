@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.utils.time import maybe_iso8601
 
 from django_tasklock import Lease, locks
 from django_tasklock.celery import LockedTask
@@ -136,6 +138,12 @@ def raising(error: BaseException) -> Any:
         raise error
 
     return work
+
+
+def due_in(message: Message) -> float:
+    """Seconds until a worker may start the message."""
+    eta: Any = maybe_iso8601(message.headers["eta"])
+    return float((eta - datetime.now(timezone.utc)).total_seconds())
 
 
 def recording(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:

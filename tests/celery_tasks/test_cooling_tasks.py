@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from django_tasklock import InvalidLockConfig, locks
 from django_tasklock.celery import limit
 from tests.app.models import Job
 from tests.celery_tasks.conftest import job_guard, raising, retries_once
+from tests.conftest import UseCaches
 from tests.inside import check_tasks, duplicate_of, explain_call
 from tests.mailroom import Mailroom, Runs, killed_in_body
+from tests.quorum import use_memory
 from tests.steps import LONG, holder, taken
 
 LATER = 300.0
@@ -183,3 +186,19 @@ def test_a_store_that_keeps_no_lock_for_so_long(
         with pytest.raises(InvalidLockConfig, match="LONGEST_TTL"):
             task(1)
         assert not locks.is_locked("job:1")
+
+
+def test_a_store_whose_leases_do_not_last_for_so_long(
+    room: Mailroom, use_caches: UseCaches
+) -> None:
+    # Given a quorum, which has a longest ttl, and a task with a longer one
+    use_memory(use_caches, LONGEST_TTL=100.0)
+    long = room.task(lock_ttl=101, lock_limits=[limit("partner", 5)])
+    bounded = room.task(lock_ttl=101, lock_max_hold=100)
+    # I expect the checks to say once what each call would raise
+    said = "ttl must be at most 100 s (LONGEST_TTL of the lock store 'default'), not 101 s"
+    wrong = [m.msg for m in check_tasks() if m.id == "django_tasklock.E006"]
+    assert wrong == [f"task {long.name}: {said}"]
+    with pytest.raises(ValueError, match=re.escape(said)):
+        long(1)
+    assert bounded(1) == "done:1"

@@ -10,14 +10,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.utils.time import maybe_iso8601
 from kombu.exceptions import EncodeError
 
 from django_tasklock import InvalidLockConfig, lock
 from django_tasklock.stores import stores
 from django_tasklock.stores.base import Note
-from tests.celery_tasks.conftest import recording
-from tests.mailroom import REDELIVERY, Mailroom, Message, Runs, elsewhere, killed_in_body
+from tests.celery_tasks.conftest import due_in, recording
+from tests.mailroom import REDELIVERY, Mailroom, Runs, elsewhere, killed_in_body
 from tests.seeds import drawn_seed
 from tests.servers import free_port
 from tests.steps import LONG, all_of, silent
@@ -28,11 +27,6 @@ HOUR_SECONDS = 3600.0
 def debounced(room: Mailroom, **options: Any) -> tuple[Any, list[Any]]:
     """A debounced task, and what its runs were called with."""
     return recording(room, **{"debounce": 5, **options})
-
-
-def due_in(message: Message) -> float:
-    eta: Any = maybe_iso8601(message.headers["eta"])
-    return float((eta - datetime.now(timezone.utc)).total_seconds())
 
 
 def reasons(outcomes: list[tuple[str, Any]]) -> list[str]:

@@ -19,6 +19,7 @@ from django_tasklock import LeaseLost, lock, locks
 from django_tasklock.testing import outage
 from tests.app.models import Job
 from tests.celery_tasks.conftest import (
+    due_in,
     held_elsewhere,
     job_guard,
     lose,
@@ -27,10 +28,11 @@ from tests.celery_tasks.conftest import (
     retries_once,
     status,
 )
+from tests.conftest import UseRedis
 from tests.inside import counts_parts_once, forget_ends_at_once
-from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Runs, elsewhere, killed_in_body
+from tests.mailroom import ORIGINAL, REDELIVERY, Mailroom, Runs, elsewhere, killed_in_body, mailroom
 from tests.servers import RedisServer
-from tests.steps import LONG, Meanwhile, killed_in_child, waiting
+from tests.steps import LONG, Meanwhile, holder, killed_in_child, taken, waiting
 from tests.waiting import until
 
 RESULTS = pytest.mark.parametrize("results", [True, False], ids=["results", "no-results"])
@@ -61,6 +63,22 @@ def test_what_a_run_leaves_in_redis_is_small(room: Mailroom) -> None:
     # The tables of the server come to it, and the prefix of the tests is long: 190 in all.
     assert room.redis.memory_usage(key) <= 160
     assert 0 < room.redis.ttl(key) <= 120
+
+
+def test_it_comes_back_soon_where_the_lease_in_its_way_is_over(
+    use_redis: UseRedis, redis_server: RedisServer
+) -> None:
+    """Many caches keep the key for two seconds more."""
+    use_redis(tasklock={"BACKEND": "django_tasklock.stores.cache.CacheStore"})
+    with mailroom(redis_server.url) as room:
+        # Given a retry, and a key that is there when its lease is over
+        room.task().apply_async([1], retries=1)
+        taken("job:1", ttl=1)
+        assert cache.touch("lock:job:1", LONG)
+        until(lambda: holder("job:1").ttl == 0.0, "the end of the lease")
+        # I expect the retry to come back soon
+        assert room.deliver(room.take())[0] == "IGNORED"
+        assert due_in(room.take()) < 20.0
 
 
 def replaced(self: Any, job: Any) -> Any:

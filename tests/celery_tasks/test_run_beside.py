@@ -8,10 +8,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from asgiref.sync import async_to_sync
 from celery.exceptions import Reject, WorkerLostError
 from django.db import DataError, OperationalError
 
-from django_tasklock import lock, locks
+from django_tasklock import Lease, LeaseLost, lock, locks
 from django_tasklock.exceptions import StoreUnavailable, TooManyAttempts
 from django_tasklock.signals import lock_contended
 from django_tasklock.testing import outage
@@ -21,6 +22,11 @@ from tests.inside import diagnose
 from tests.mailroom import Mailroom, Runs, elsewhere, ends, killed_in_body
 from tests.steps import LONG, Meanwhile, holder, sent
 
+# What a lease has for the engine alone.
+OF_ENGINE = {
+    "alone", "base_name", "cool", "end_block", "ended_well", "give_up", "is_here", "outlives",
+    "renewed",
+}  # fmt: skip
 WHY = pytest.mark.parametrize("why", ["on_conflict", "on_outage"])
 
 
@@ -54,6 +60,30 @@ def test_it_runs_and_leaves_the_holders_lease_alone(
     assert "lock job:1 in store default is held by" in said
     assert str(before.owner) in said
     assert f"{task.name}[{call.id}] runs all the same" in said
+
+
+@WHY
+def test_its_lease_answers_as_one_that_is_over(room: Mailroom, why: str) -> None:
+    said: list[Any] = []
+
+    def work(self: Any, job: Any) -> None:
+        lease = self.lease
+        missing = {name for name in dir(Lease) if name[0] != "_"}.difference(dir(lease), OF_ENGINE)
+        assert not missing
+        said.extend([lease.extend(60), lease.release(), lease.renew, lease.ttl, lease.slot])
+        said.extend([lease.store, lease.template, lease.owner.task_id == self.request.id])
+        said.extend(async_to_sync(each)() for each in (lease.aextend, lease.arelease))
+        with pytest.raises(LeaseLost):
+            lease.detach()
+        self.apply_async([job], lease=lease)
+
+    # Given a run without the lock
+    room.task(work, **{why: "run"}).delay(1)
+    with outage() if why == "on_outage" else lock("job:1", ttl=LONG):
+        # I expect nothing that it asks of its lease to be missing
+        assert room.deliver(room.take()) == ("SUCCESS", None)
+    assert said == [False, False, False, 0.0, None, "default", "job:{job}", True, False, False]
+    assert len(room.waiting()) == 1
 
 
 def test_with_a_free_lock_it_is_a_locked_run(room: Mailroom) -> None:

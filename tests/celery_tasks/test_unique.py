@@ -10,6 +10,7 @@ from typing import Any
 
 import celery
 import pytest
+from celery.signals import before_task_publish
 from kombu import Connection
 from kombu.exceptions import EncodeError, OperationalError
 
@@ -225,6 +226,27 @@ def test_a_sending_that_fails_leaves_no_reservation(room: Mailroom) -> None:
     with pytest.raises(EncodeError):
         task.delay(1, other=object())
     assert reserved() == []
+    assert task.delay(1).id == room.take().id
+
+
+@in_both_modes
+def test_a_sending_that_fails_in_an_outage_leaves_no_reservation(
+    room: Mailroom, cut_proxy: CutProxy, mode: str
+) -> None:
+    # Given a Redis that is broker and store, and falls silent between the two
+    room.app.conf.update(broker_write_url=cut_proxy.url, task_publish_retry=False)
+    task = room.task(unique_while=mode)
+
+    def falls_silent(**_: Any) -> None:
+        away(cut_proxy)
+
+    before_task_publish.connect(falls_silent)
+    with pytest.raises(OperationalError):
+        task.delay(1)
+    before_task_publish.disconnect(falls_silent)
+    # I expect the next call to be sent soon after it answers
+    cut_proxy.accept()
+    until(lambda: reserved() == [], "the end of the reservation")
     assert task.delay(1).id == room.take().id
 
 

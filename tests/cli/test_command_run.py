@@ -17,8 +17,10 @@ import pytest
 
 import django_tasklock
 from django_tasklock import locks
-from tests.conftest import UseRedis
+from tests.command import shell
+from tests.conftest import UseCaches, UseRedis
 from tests.nights import by_day
+from tests.quorum import use_memory
 from tests.servers import RedisServer
 from tests.stage.workers import gone
 from tests.steps import LONG, Meanwhile, holder, taken, waiting
@@ -347,3 +349,13 @@ def test_each_outcome_cools_for_its_own_time(run: Run) -> None:
     assert locks.clear("nightly")
     assert ended(run("nightly", *options, "--", "sh", "-c", "exit 3"))[0] == 3
     assert 0 < left() <= 300
+
+
+@pytest.mark.parametrize("verb", ["run", "lead"])
+def test_a_ttl_that_is_too_long_for_the_store_is_an_error(
+    use_caches: UseCaches, process_env: Callable[[], dict[str, str]], verb: str
+) -> None:
+    use_memory(use_caches, LONGEST_TTL=100.0)
+    done = shell(process_env(), verb, "x", "--ttl", "600", "--", "echo", "ran")
+    said = "CommandError: ttl must be at most 100 s (LONGEST_TTL of the lock store 'default'), not "
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{said}600 s.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,14 @@ def test_explain_which_lock_and_why(room: Mailroom, lock_name: Any, name: str, w
     assert said["name"] == task.lock_name_of((7, 2), {})
     assert said["name"].startswith(name.format(task=task.name))
     assert why in said["why"]
+
+
+def test_an_error_of_the_projects_function_is_not_one_of_the_output(room: Mailroom) -> None:
+    def name(job: int, other: Any) -> str:
+        return Path("/no/such").read_text()
+
+    with pytest.raises(FileNotFoundError):
+        explained(room.task(lock_name=name))
 
 
 @pytest.mark.parametrize(

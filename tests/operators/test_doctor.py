@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +33,6 @@ from tests.inside import (
     queue_of_calls,
     reserved_key,
     seek_messages_for,
-    tasks_cannot_be_imported,
     when_messages_are_sought,
 )
 from tests.mailroom import Mailroom, mailroom
@@ -367,19 +368,31 @@ def test_work_that_cannot_run_is_said_by_the_checks_and_skipped(room: Mailroom) 
     assert doctor()[1] == 1
 
 
+@pytest.mark.parametrize(
+    ("needs", "error"),
+    [
+        ("import torch_9", "ModuleNotFoundError: No module named 'torch_9'"),
+        ("import os; os.environ['API_KEY_9']", "KeyError: 'API_KEY_9'"),
+        ("open('/no/such')", "FileNotFoundError: [Errno 2] No such file or directory: '/no/such'"),
+        ("int('worker')", "ValueError: invalid literal for int() with base 10: 'worker'"),
+    ],
+)
 def test_a_module_that_cannot_be_imported_is_one_problem_among_the_others(
-    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, needs: str, error: str
 ) -> None:
-    """A task's module needs what only its worker has."""
-
-    error = ModuleNotFoundError("No module named 'torch'")
-    tasks_cannot_be_imported(monkeypatch, error)
+    # Given a task's module that needs what only its worker has
+    (tmp_path / "of_worker.py").write_text(needs)
+    monkeypatch.syspath_prepend(tmp_path)
+    room.app.conf.imports = ["of_worker"]
     orphan("gone:1")
+    # I expect the doctor to say so, and to find what else is wrong
     found, status = doctor_json()
     assert {each["kind"]: each["serious"] for each in found} == {
-        "unknown": True, "owner gone": True,
+        "settings": True, "unknown": True, "owner gone": True,
     }  # fmt: skip
-    assert "No module named 'torch'" in found[-1]["message"]
+    (said,) = (each["message"] for each in found if each["kind"] == "unknown")
+    assert f"is not known: {error}" in said
     assert status == 1
-    with pytest.raises(CommandError, match="The tasks are not known: No module"):
+    # And no other verb to fail otherwise
+    with pytest.raises(CommandError, match=re.escape(f"The tasks are not known: {error}")):
         call_command("locks", "explain", "videos.process", "[1]")

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from traceback import walk_tb
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
@@ -78,6 +79,9 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
         except OSError as error:
+            whose = {id(frame.f_locals.get("self")) for frame, _ in walk_tb(error.__traceback__)}
+            if whose.isdisjoint(map(id, (self.stdout, self.stderr))):
+                raise  # For example, from a function of the project's.
             # The output is full, or its reader has gone: Python would say so again at its exit.
             if getattr(self.stdout, "_out", None) is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
