@@ -20,10 +20,12 @@ ENDING_SECONDS = 90.0
 START_SECONDS = 120.0
 ORPHANED_SECONDS = 15.0
 """for which the children of a worker that was killed may live"""
-TRANSPORTS_END = re.compile(
-    r"Unrecoverable error: AttributeError\(.'NoneType' object has no attribute '(hostname|client)'"
+CELERYS_END = re.compile(
+    r"Unrecoverable error: (AttributeError\(.'NoneType' object has no attribute '(hostname|client)'"
+    r"|WorkerLostError\('Could not start worker processes'\))"
 )
-"""Kombu's transport for Redis ends a worker so (see `app`). Its supervisor starts another one."""
+"""So Kombu's transport for Redis ends a worker (see `app`), and so does one end whose child is
+killed as it starts. Its supervisor starts another one."""
 
 
 class Crew:
@@ -141,8 +143,8 @@ class Crew:
         self._killed.append(program)
 
     def _died(self, program: Program) -> None:
-        if TRANSPORTS_END.search(program.log.read_text(errors="replace")):
-            self._history.write("deed", deed="ended by its transport", what=program.name)
+        if CELERYS_END.search(program.log.read_text(errors="replace")):
+            self._history.write("deed", deed="ended by Celery", what=program.name)
             return
         whom = f"{program.name}.{program.pid}"
         self._history.write("died", since=now(), whom=whom, status=program.status)
