@@ -15,6 +15,7 @@ __all__ = ["Figures", "Used", "keep", "kept", "keys_by_kind", "listed", "look", 
 
 KINDS = (" queue", " index", " listed", " fences", " history", " history rare")
 """what the keys of a store end in"""
+EVENTS = "locks: events"
 FILE = "figures.json"
 """in a soak's folder"""
 
@@ -69,7 +70,7 @@ def keys_by_kind(what: str, client: redis.Redis) -> Counter[str]:
         elif ending == " fences":
             found["locks: fences"] += client.hlen(raw)
         elif "history" in ending:
-            found["locks: events"] += client.xlen(raw)
+            found[EVENTS] += client.xlen(raw)
         elif ending == " queue":
             found["locks: wait queues"] += 1
         else:
@@ -103,9 +104,15 @@ def listed(before: Figures, after: Figures) -> Iterator[str]:
                 f"{then.descriptors} → {last.descriptors} descriptors, "
                 f"{then.threads} → {last.threads} threads"
             )
-    keys = (sum(each.keys.values()) for each in (before, after))
+    keys, events = [], []
+    for each in (before, after):
+        events.append(each.keys.get(EVENTS, 0))
+        keys.append(sum(each.keys.values()) - events[-1])
     memory = (f"{each.memory / 1e6:.1f}" for each in (before, after))
-    yield f"* Redis: {' → '.join(map(str, keys))} keys and entries, {' → '.join(memory)} MB"
+    yield (
+        f"* Redis: {' → '.join(map(str, keys))} keys and entries, "
+        f"{' → '.join(map(str, events))} events, {' → '.join(memory)} MB"
+    )
 
 
 def table(before: Figures, after: Figures) -> Iterator[str]:
