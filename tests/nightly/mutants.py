@@ -353,7 +353,7 @@ MUTANTS = [Mutant(*each) for each in (
      "[Handing(), Redelivery(), *own,", "[Handing(), *own, Redelivery(),",
      LIMITS, "test_a_full_limit_means_later_as_often_as_it_takes"),
     ("limits: a call inside goes on under the permit", "celery/task.py",
-     "if _is_had(name, task.lock_store):", "if False:",
+     "if (task.lock_store, name) in had_already:", "if False:",
      LIMITS, "test_a_call_inside_a_run_goes_on_under_its_permit"),
     ("limits: the permits of a dead child are cleared", "celery/request.py",
      "return [*permits, self._lease(", "return [self._lease(",
