@@ -130,10 +130,8 @@ def _exists(kill: Callable[[int, int], None], of: int) -> bool:
     it yet. ``kill``: what sends it a signal."""
     try:
         kill(of, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

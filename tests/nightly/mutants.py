@@ -850,7 +850,7 @@ MUTANTS = [Mutant(*each) for each in (
      "return ttl + ttl * DRIFT + ROUNDING_SECONDS", "return ttl",
      QUORUMS, "test_members_keep_a_lease_for_longer_than_its_holder"),
     ("a doubt about a lease of a quorum is no loss", f"{QUORUM}/store.py",
-     "else len(self.refused) >= self.majority", "else bool(self.refused)",
+     "else len(self.refused) >= majority", "else bool(self.refused)",
      QUORUMS, "test_whether_a_lease_is_lost_is_not_known_while_it_may_have_a_majority"),
     ("what a majority of a quorum may have had is released", f"{QUORUM}/store.py",
      "count += len(self.failed)", "pass",

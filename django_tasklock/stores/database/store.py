@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -220,11 +221,10 @@ def _write_row(connection: Connection, read: LockRow | None, row: LockRow) -> bo
         )
         parameters = [*row[1:], row.key, read.expires, read.fence, read.version]
         return bool(connection.run(sql, parameters).rowcount)
-    try:
+    with suppress(IntegrityError):  # Another caller was quicker.
         connection.run(f"INSERT INTO {TABLE} ({COLUMNS}) VALUES ({_marks(row)})", row)
-    except IntegrityError:  # Another caller was quicker.
-        return False
-    return True
+        return True
+    return False
 
 
 def _sweep(connection: Connection) -> None:

@@ -45,6 +45,9 @@ class Vote:
         self.answered = len(given) >= majority
         # What removes the records that are new with the changes.
         self.new = undoing(changes)
+        # If it is not carried: that is an answer, and no outage. A lease is lost whatever the
+        # members that failed would say. But a new one is refused if any that has answered refuses.
+        self.decided = self.answered if self.new else len(self.refused) >= majority
 
     @property
     def carried(self) -> bool:
@@ -54,12 +57,6 @@ class Vote:
         if count and self.answered and all(each.record is None for each in self.changes):
             count += len(self.failed)
         return count >= self.majority
-
-    @property
-    def decided(self) -> bool:
-        """If it is not carried: that is an answer, and no outage. A lease is lost whatever the
-        members that failed would say. But a new one is refused if any that has answered refuses."""
-        return self.answered if self.new else len(self.refused) >= self.majority
 
     @property
     def split(self) -> bool:
