@@ -63,8 +63,7 @@ def own_of(thing: object, attribute: str, make: Callable[[Any], T]) -> T:
 def _leave_inherited() -> None:
     # One step of the interpreter: another thread may add one.
     for reference in _all.valuerefs():
-        each = reference()
-        if each is not None:
+        if (each := reference()) is not None:
             each.leave_inherited()
 
 

@@ -95,8 +95,7 @@ class Call:
         """Have the message carry what its run and a requeue need to know of the call."""
         # A task id may be used again: the time distinguishes one sending from another.
         ours: dict[str, Any] = {"sent": time.time()}
-        given = self.task.request.__dict__.get(HEADER) if self.own else None
-        if given:
+        if self.own and (given := self.task.request.__dict__.get(HEADER)):
             ours |= {BESIDE: given.get(BESIDE), CALLED: given.get(CALLED) or given.get("sent")}
             if self.task.conflict.replaces:
                 ours[MOMENT] = given.get(MOMENT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -221,10 +220,11 @@ def _write_row(connection: Connection, read: LockRow | None, row: LockRow) -> bo
         )
         parameters = [*row[1:], row.key, read.expires, read.fence, read.version]
         return bool(connection.run(sql, parameters).rowcount)
-    with suppress(IntegrityError):  # Another caller was quicker.
+    try:
         connection.run(f"INSERT INTO {TABLE} ({COLUMNS}) VALUES ({_marks(row)})", row)
-        return True
-    return False
+    except IntegrityError:  # Another caller was quicker.
+        return False
+    return True
 
 
 def _sweep(connection: Connection) -> None:
