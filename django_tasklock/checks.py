@@ -153,10 +153,6 @@ def _check_store(alias: str) -> Iterator[checks.CheckMessage]:
     for kind, (identity, what) in CACHES.items():
         if isinstance(cache, kind):
             yield message(identity, f"{where}, {what}", ANOTHER)
-    yield from _check_keys(cache, where)
-
-
-def _check_keys(cache: BaseCache, where: str) -> Iterator[checks.CheckMessage]:
     with ThreadPoolExecutor(1) as thread:
         there = thread.submit(Context().run, _key_of, cache).result()
     here, again = _key_of(cache), _key_of(cache)

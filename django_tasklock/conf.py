@@ -91,8 +91,7 @@ def _checked(alias: Any, given: Any) -> StoreSettings:
         if alias in KEYS:  # The alias was forgotten.
             what += f'. Write {SETTING} = {{"{DEFAULT_ALIAS}": {{{alias!r}: {given!r}}}}}'
         raise InvalidLockConfig(what)
-    unknown = sorted(set(map(str, given)) - set(KEYS))
-    if unknown:
+    if unknown := sorted(set(map(str, given)) - set(KEYS)):
         raise InvalidLockConfig(
             f"{where} has no setting {', '.join(unknown)}; there are {', '.join(KEYS)}"
         )

@@ -44,7 +44,7 @@ connection of another thread.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 from django.dispatch import Signal
 
@@ -72,16 +72,14 @@ def tell(signal: Signal, **said: Any) -> None:
         signal.send_robust(senders[0], **said)
 
 
+# Why a task was skipped, as its marker says it. "coalesced" is an outcome of its own.
+SkipReason = Literal[
+    "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
+    "invalid_state", "replaced",
+]  # fmt: skip
 # The outcomes of ``task_not_run``, each with its reasons.
-OUTCOMES = {
-    "skipped": (
-        "already_processing",
-        "cooling_down",
-        "debounced",
-        "held_by_operator",
-        "invalid_state",
-        "replaced",
-    ),
+OUTCOMES: dict[str, tuple[str, ...]] = {
+    "skipped": tuple(sorted({*get_args(SkipReason)} - {"coalesced"})),
     "coalesced": ("follow_up",),
     "joined": ("result",),
     "requeued": ("held", "lease_lost", "limit", "outage", "redelivery"),

@@ -23,7 +23,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from ._engine.acquiring import How
 from ._engine.decorator import Around
-from ._engine.history import SkipReason, reason_of, skipped
+from ._engine.history import reason_of, skipped
 from ._engine.keeper import keeper_of
 from ._engine.lock import Block
 from ._engine.names import bound_arguments, check_argument
@@ -36,6 +36,7 @@ from ._values.tokens import new_token
 from .checks import check_lock, message
 from .exceptions import AlreadyQueued, InvalidLockConfig, LockNotAcquired, StoreUnavailable
 from .guards import GuardedRow, StatusGuard
+from .signals import SkipReason
 from .stores import stores
 from .stores.records import key_of
 

@@ -40,11 +40,9 @@ this_thread = _OfThread()
 
 def _original(name: str) -> Any:
     # Looked up in `sys.modules`: what is not imported has patched nothing.
-    gevent = sys.modules.get("gevent.monkey")
-    if gevent is not None:
+    if (gevent := sys.modules.get("gevent.monkey")) is not None:
         return gevent.get_original("_thread", name)
-    eventlet = sys.modules.get("eventlet.patcher")
-    if eventlet is not None:
+    if (eventlet := sys.modules.get("eventlet.patcher")) is not None:
         return getattr(eventlet.original("_thread"), name)
     return getattr(_thread, name)
 

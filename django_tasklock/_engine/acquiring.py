@@ -34,7 +34,7 @@ from ..signals import lock_acquired, lock_cleared, lock_contended, lock_unavaila
 from ..stores import stores
 from ..stores.base import BaseStore, Grant, Note, Question, Refusal
 from .history import note_event
-from .keeper import Keeper, keeper_of
+from .keeper import keeper_of
 from .lease import Lease, Use
 from .own_token import Cooling, CoolingTimes, OwnToken
 from .waiting import Attempt, Steps, always_late, ask, refuse_on_loop
@@ -117,10 +117,6 @@ class Acquiring:
     text: `Use.note_kept`. ``record``: the owner's; None: that of `Use.record`; it is changed.
     ``tries``: how often its message was requeued.
     """
-
-    began: float
-    keeper: Keeper
-    own: OwnToken
 
     def __init__(
         self, how: How, name: str, use: Use, template: str | None = None, token: str | None = None,

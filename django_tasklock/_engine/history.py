@@ -16,13 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from .._values import clock
 from .._values.lock_info import Event, Kind, LockInfo, shown
 from .._values.owner import Owner, recorded
 from .._values.words import logger
 from ..exceptions import StoreUnavailable
+from ..signals import SkipReason
 from ..stores.base import BaseStore
 from .jobs import MOST_EVENTS, jobs_of
 
@@ -30,11 +31,6 @@ from .jobs import MOST_EVENTS, jobs_of
 BATCH_SECONDS = 1.0
 # So many are written before the thread looks after leases again.
 EVENTS_AT_ONCE = 500
-# Why a task was skipped; ``signals.OUTCOMES`` has them too.
-SkipReason = Literal[
-    "already_processing", "coalesced", "cooling_down", "debounced", "held_by_operator",
-    "invalid_state", "replaced",
-]  # fmt: skip
 
 
 def note_event(

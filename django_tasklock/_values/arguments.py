@@ -147,11 +147,6 @@ def checked_slots(slots: Any, what: str = "slots") -> int:
     return int(slots)
 
 
-def permit_name(name: str, slot: int) -> str:
-    """The name of the lock that is one permit."""
-    return f"{name}#{slot}"
-
-
 def permit_names(name: str, slots: int) -> list[str]:
     """The names of the permits of ``name``. Raises as `checked_name`, and `ValueError` if the name
     is too long, whatever ``slots`` is: a greater number must not fail later."""
@@ -161,7 +156,7 @@ def permit_names(name: str, slots: int) -> list[str]:
         raise ValueError(
             f"with slots, a lock's name must have at most {longest} characters, not {len(name)}"
         )
-    return [permit_name(name, slot) for slot in range(1, slots + 1)]
+    return [f"{name}#{slot}" for slot in range(1, slots + 1)]
 
 
 def slot_of(name: str, slots: int | None) -> int | None:

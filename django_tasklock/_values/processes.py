@@ -63,8 +63,7 @@ def own_of(thing: object, attribute: str, make: Callable[[Any], T]) -> T:
 def _leave_inherited() -> None:
     # One step of the interpreter: another thread may add one.
     for reference in _all.valuerefs():
-        each = reference()
-        if each is not None:
+        if (each := reference()) is not None:
             each.leave_inherited()
 
 
@@ -130,10 +129,8 @@ def _exists(kill: Callable[[int, int], None], of: int) -> bool:
     it yet. ``kill``: what sends it a signal."""
     try:
         kill(of, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

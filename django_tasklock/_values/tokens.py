@@ -7,6 +7,7 @@ import json
 import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from random import SystemRandom
@@ -79,7 +80,7 @@ def read_handle(handle: Any) -> Handle:
     version, _, text = handle.partition(".")
     if version != VERSION and version.isdigit() and text:
         raise ValueError(f"the handle has version {version}, not {VERSION}: update django-tasklock")
-    try:
+    with suppress(ValueError, TypeError, RecursionError):
         said = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         alias, name, token, fence, mark, ttl, slots, key, limit, *_ = said
         texts = [alias, name, token, mark, key or ""]
@@ -98,6 +99,4 @@ def read_handle(handle: Any) -> Handle:
                 name = LockKeys(name, alias, key.encode(), of_all=False)
             slots = None if slots is None else checked_slots(slots)
             return Handle(alias, name, token, fence, mark, checked_ttl(ttl), slots, limit)
-    except (ValueError, TypeError, RecursionError):
-        pass
     raise ValueError("a handle must be the str that lease.detach() returned, and all of it")

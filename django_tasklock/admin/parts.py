@@ -156,10 +156,9 @@ def _pill(holder: Holder) -> str:
 
 def aliases() -> list[str]:
     """Return the aliases of all stores; none if the setting is wrong."""
-    try:
+    with suppress(InvalidLockConfig):
         return list(stores)
-    except InvalidLockConfig:
-        return []
+    return []
 
 
 def chosen_alias(request: HttpRequest) -> str:

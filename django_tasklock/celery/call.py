@@ -65,11 +65,8 @@ class Call:
         self.options: dict[str, Any] = options
         # Whether the call runs here, at once.
         self.eager = bool(task.app.conf.task_always_eager)
-
-    @property
-    def own(self) -> bool:
-        """Whether a run sends its own message again, as in a retry."""
-        return bool(self.options.get("retries")) or self.task.request.id == self.id
+        # Whether a run sends its own message again, as in a retry.
+        self.own = bool(options.get("retries")) or task.request.id == self.id
 
     @cached_property
     def named(self) -> Names:
@@ -98,8 +95,7 @@ class Call:
         """Have the message carry what its run and a requeue need to know of the call."""
         # A task id may be used again: the time distinguishes one sending from another.
         ours: dict[str, Any] = {"sent": time.time()}
-        given = self.task.request.__dict__.get(HEADER) if self.own else None
-        if given:
+        if self.own and (given := self.task.request.__dict__.get(HEADER)):
             ours |= {BESIDE: given.get(BESIDE), CALLED: given.get(CALLED) or given.get("sent")}
             if self.task.conflict.replaces:
                 ours[MOMENT] = given.get(MOMENT)
@@ -148,13 +144,11 @@ def named_by(task: TaskOptions, ours: Any) -> Names | None:
     """Return what a message locks and reserves, by its own header; None if that is not valid. A
     number of slots that does not depend on the call is the task's of now."""
     now = type(task).lock_slots
-    try:
+    with suppress(TypeError, ValueError, KeyError, AttributeError):
         slots = checked_slots(ours["slots"], "slots") if callable(now) else now
         name, limits = ours["name"], ours.get("limits", ())
         if len(limits) == len(task.lock_limits) and all(map(is_name, (name, *limits))):
             return Names(name, slots, limits, ours.get("unique", ""))
-    except (TypeError, ValueError, KeyError, AttributeError):
-        pass
     return None
 
 

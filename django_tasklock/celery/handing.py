@@ -118,8 +118,7 @@ def detached(call: Call, lease: Any) -> str:
 
 def end_detached(task: TaskOptions, handle: str) -> None:
     """Release a detached lease, unless somebody has adopted it."""
-    lease = task.locks.adopt(handle)
-    if lease is not None:
+    if (lease := task.locks.adopt(handle)) is not None:
         lease.release()
 
 

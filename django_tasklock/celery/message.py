@@ -65,6 +65,9 @@ class Message:
         self.ours: dict[str, Any] = ours if self.own and isinstance(ours, dict) else {}
         # How often a quorum queue of RabbitMQ has delivered the message before.
         self.deliveries: int = headers.get("x-delivery-count") or 0
+        # Whether the broker delivers the message again if it is rejected: it has the message still,
+        # and its queue does not drop it for having delivered it too often.
+        self.rejectable = self.late and self.deliveries < task.lock_max_attempts
         marked = self.ours.get("copy") or (request.delivery_info or {}).get("redelivered")
         again = self.queued and bool(marked)
         self.attempts = Attempts(task.locks, request, self.ours, counts=self.late, again=again)
@@ -108,12 +111,6 @@ class Message:
             with suppress(TypeError, ValueError):
                 return read_handle(handle)
         return None
-
-    @property
-    def rejectable(self) -> bool:
-        """Whether the broker delivers the message again if it is rejected: it has the message
-        still, and its queue does not drop it for having delivered it too often."""
-        return self.late and self.deliveries < self.task.lock_max_attempts
 
     def refuse_broadcast(self) -> None:
         """Raise `InvalidLockConfig` for a message that all workers got."""

@@ -204,7 +204,7 @@ class Run:
         wait = self.task.lock_wait
         try:
             for _ in range(MOST_VERDICTS):
-                try:
+                with suppress(Again):
                     won = self._ask(wait)
                     if isinstance(won, Lease):
                         return self.perform(won)
@@ -216,8 +216,6 @@ class Run:
                     for step in self.steps["refused"]:
                         step.refused(self, won)
                     return self.conflict.answer(self, won)
-                except Again:
-                    pass
             come_back(self.message, None)
         except (StoreUnavailable, *AWAY) as error:
             return self._outage(error)
@@ -271,7 +269,7 @@ class Run:
                 step.ended(self, lease)
             if lease is None:
                 with suppress(StoreUnavailable):
-                    self._note(self._note_of_end())
+                    self._note()
             elif not self._release(lease):
                 for step in self.steps["lost"]:
                     step.lost(self, lease)
@@ -307,15 +305,14 @@ class Run:
         """
         message, error = self.message, self.error
         held = lease.held or lease.detached
-        note = self._note_of_end()
         ended = error is None or (isinstance(error, Exception) and not message.comes_back(error))
         if not (self.row.begun and ended) or isinstance(error, Skip):
             lease.cool(None)  # It has not begun, it goes on, or a later call replaces it.
         lease.end_block(failed=error is not None)
         try:
             if not lease.detached:
-                return lease.release(note)
-            self._note(note)  # The body has handed the lease on.
+                return lease.release(self._note_of_end())
+            self._note()  # The body has handed the lease on.
             return True
         except StoreUnavailable as outage:
             logger.warning("%s could not release its lock %s now: %s", message, lease.name, outage)
@@ -344,8 +341,9 @@ class Run:
         message = self.message
         return message.attempts.note_of_end(self.error, keeps_results=message.keeps_results)
 
-    def _note(self, note: Note | None) -> None:
-        if note is not None:
+    def _note(self) -> None:
+        """Write the note of the end, if there is one."""
+        if (note := self._note_of_end()) is not None:
             self.task.locks.store.set_note(note)
 
 

@@ -42,8 +42,11 @@ class Limits(Step):
         raises `LockNotAcquired`."""
         message, task, tries = run.message, run.task, run.message.count("tries")
         templates = [template for template, _ in task.naming.limits]
+        # A run around this one may have such a permit: this one goes on under it.
+        around = [had for outer in runs.get() for had in (outer.lease, *outer.permits) if had.held]
+        had_already = {(had.store, had.base_name) for had in around}
         for (limit, name, token), template in zip(message.permits, templates, strict=True):
-            if _is_had(name, task.lock_store):
+            if (task.lock_store, name) in had_already:
                 continue
             how = task.how_under(limit)
             won = blocking(Acquiring(how, name, run.use, template, token, tries=tries).steps())
@@ -61,15 +64,6 @@ class Limits(Step):
                 permit.cool(None)
             with suppress(StoreUnavailable):  # It is given up.
                 permit.release()
-
-
-def _is_had(name: str, store: str) -> bool:
-    """Whether a run around this one has a permit of that name: this one goes on under it."""
-    return any(
-        had.held and (had.store, had.base_name) == (store, name)
-        for run in runs.get()
-        for had in (run.lease, *run.permits)
-    )
 
 
 class LockedTask(TaskOptions):

@@ -58,20 +58,16 @@ def clear_locks(command: BaseCommand, **options: Any) -> None:
     if options["queued"] and options["owner_gone"]:
         raise CommandError("--owner-gone does not apply to reservations: no process holds them.")
     service, by = locks.using(options["store"]), f"{user()} (locks clear)"
-    found: Sequence[Seen]
-    clear: Any
-    if options["queued"]:
-        what, found, clear = "reservation", _jobs(service, options), clear_job
-    else:
-        what, found, clear = "lock", _locks(service, options), clear_seen
-    outcomes = ((each, clear(each, by=by).value) for each in found)
-    if found and (options["interactive"] or options["dry_run"]):
+    queued, is_dry = options["queued"], options["dry_run"]
+    found: Sequence[Seen] = _jobs(service, options) if queued else _locks(service, options)
+    clear: Any = clear_job if queued else clear_seen
+    what = "reservation" if queued else "lock"
+    if found and (options["interactive"] or is_dry):
         # To stderr: stdout has the outcome only.
         command.stderr.write(_meanings(found), str)
-        if not options["dry_run"]:
+        if not is_dry:
             _ask(command, f"this {what}" if len(found) == 1 else f"these {len(found):,} {what}s")
-    if options["dry_run"]:
-        outcomes = ((each, "would clear") for each in found)
+    outcomes = ((each, "would clear" if is_dry else clear(each, by=by).value) for each in found)
     done: list[tuple[Seen, str]] = []
     try:
         done += outcomes

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._engine.acquiring import clear
 from .._engine.service import LockService
-from .._values.arguments import base_of, is_name, permit_name
+from .._values.arguments import base_of, is_name
 from .._values.lock_info import LockInfo
 from ..exceptions import ListingNotSupported
 from ..stores import stores
@@ -39,7 +39,7 @@ def held_permits(service: LockService, name: str) -> list[LockInfo]:
     try:
         found = service.list(f"{name}#")
     except ListingNotSupported:
-        names = [permit_name(name, slot) for slot in range(1, MOST_PROBED + 1)]
+        names = [f"{name}#{slot}" for slot in range(1, MOST_PROBED + 1)]
         found = [info for info in service.store.find_many(names) if info is not None]
     held = [info for info in found if info.slot and base_of(info.name, info.owner.slots) == name]
     return sorted(held, key=lambda info: info.slot or 0)

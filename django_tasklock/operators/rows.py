@@ -162,19 +162,15 @@ def _is_of(guard: StatusGuard, row: Model) -> bool:
 
 def _row_by_name(work: Work, name: str) -> Model | None:
     field: Any = work.guard.model._meta.pk
-    for text in _key_texts(name):
+    # What may be a row's key in a name: all of it, parts between colons, all numbers.
+    parts = [name, *name.split(":"), *re.findall(r"\d+", name)]
+    for text in dict.fromkeys([*parts, *map(unquote, parts)]):
         # No row can have such a key.
         with suppress(ValidationError, ValueError, TypeError):
             if name in work.names_of(key := field.to_python(text)):
                 row: Model | None = work.guard.rows().filter(pk=key).first()
                 return row
     return None
-
-
-def _key_texts(name: str) -> list[str]:
-    """What may be a row's key in a name: all of it, parts between colons, all numbers."""
-    parts = [name, *name.split(":"), *re.findall(r"\d+", name)]
-    return list(dict.fromkeys([*parts, *map(unquote, parts)]))
 
 
 def _row_by_fence(guard: StatusGuard, fence: int | None) -> Model | None:

@@ -312,10 +312,9 @@ class CacheStore(BaseStore):
         try:
             # It changes nothing, and is False where a server would say None or a number.
             return self.cache.incr(key, 0) is False
-        except ValueError:
-            return False  # There is no such key.
         except Exception as error:
-            if type(error).__name__ not in NO_NUMBER:
+            # `ValueError`: there is no such key.
+            if not isinstance(error, ValueError) and type(error).__name__ not in NO_NUMBER:
                 raise
             return False
 

@@ -180,8 +180,7 @@ class Contract(ABC):
         known: set[str] = set()
         for each in type(self).__mro__:
             known |= vars(each).get("known_options", frozenset())
-        unknown = sorted(settings.options.keys() - known)
-        if unknown:
+        if unknown := sorted(settings.options.keys() - known):
             raise settings.wrong(
                 f"it has no option {', '.join(unknown)}; there are {', '.join(sorted(known))}"
             )

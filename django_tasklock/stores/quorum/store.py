@@ -45,21 +45,15 @@ class Vote:
         self.answered = len(given) >= majority
         # What removes the records that are new with the changes.
         self.new = undoing(changes)
-
-    @property
-    def carried(self) -> bool:
-        """A majority has made the changes. Or a member has removed what a majority may have had,
-        with the members that have failed; none has it any more."""
+        # If it is not carried: that is an answer, and no outage. A lease is lost whatever the
+        # members that failed would say. But a new one is refused if any that has answered refuses.
+        self.decided = self.answered if self.new else len(self.refused) >= majority
+        # A majority has made the changes. Or a member has removed what a majority may have had,
+        # with the members that have failed; none has it any more.
         count = len(self.made)
-        if count and self.answered and all(each.record is None for each in self.changes):
+        if count and self.answered and all(each.record is None for each in changes):
             count += len(self.failed)
-        return count >= self.majority
-
-    @property
-    def decided(self) -> bool:
-        """If it is not carried: that is an answer, and no outage. A lease is lost whatever the
-        members that failed would say. But a new one is refused if any that has answered refuses."""
-        return self.answered if self.new else len(self.refused) >= self.majority
+        self.carried = count >= majority
 
     @property
     def split(self) -> bool:

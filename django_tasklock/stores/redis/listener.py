@@ -222,21 +222,18 @@ class Listener:
 
     def read_by_thread(self) -> None:
         """Have a thread read, and not the waiter. Raises `RuntimeError` if none can be started."""
-        subscription = self._held.get("")
-        if subscription is not None and not subscription.threaded:
+        if (subscription := self._held.get("")) is not None and not subscription.threaded:
             self._start_thread(subscription)
 
     def close_idle(self) -> None:
         """Close the connection if nobody waits."""
-        subscription = self._held.get("")
-        if subscription is not None and not self._hearings:
+        if (subscription := self._held.get("")) is not None and not self._hearings:
             self._end(subscription)
 
     def close_inherited(self) -> None:
         """In a forked child: otherwise the parent's subscription outlives it, and locks are handed
         to its dead waiters. The parent's end stays open: see `RedisConnections`."""
-        subscription = self._held.get("")
-        if subscription is not None:
+        if (subscription := self._held.get("")) is not None:
             subscription.end()
 
     def _until_subscribed(self, hearing: Hearing) -> None:
@@ -317,12 +314,10 @@ class Listener:
                 hearing.bell.ring()
         elif kind == b"message":
             token, news = published[:TOKEN_CHARACTERS], published[TOKEN_CHARACTERS:]
-            waiting = self._hearings.get(token)
-            if waiting is not None:
+            if (waiting := self._hearings.get(token)) is not None:
                 waiting.hear(news)
             # Looked at last: the waiter may be replaced at this moment.
-            pass_on = self._replaced.get(token)
-            if pass_on is not None:
+            if (pass_on := self._replaced.get(token)) is not None:
                 pass_on(news)
 
 

@@ -20,13 +20,10 @@ class ReplicaWait:
 
     def __init__(self, needed: int, seconds: float) -> None:
         self.needed, self.seconds = needed, seconds
+        # The command. Its time is never 0, which is for ever.
+        self.words = b"WAIT", b"%d" % needed, b"%d" % max(1, int(seconds * 1000))
         # How many replicas have what the script wrote; an error where the server refused.
         self.answer: Any = 0
-
-    @property
-    def words(self) -> tuple[bytes, ...]:
-        """The command. Its time is never 0, which is for ever."""
-        return b"WAIT", b"%d" % self.needed, b"%d" % max(1, int(self.seconds * 1000))
 
     @property
     def enough(self) -> bool:

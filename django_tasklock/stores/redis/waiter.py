@@ -191,7 +191,6 @@ class RedisWaiter:
     def _pass_on(self, news: bytes) -> None:
         """Release what is handed over although nobody waits. What was handed over before, the
         caller releases, which has given its token up."""
-        grant = self._granted(news)
-        if grant is not None:
+        if (grant := self._granted(news)) is not None:
             with suppress(StoreUnavailable):  # The lease ends by itself.
                 self._store.release(grant.name, self._token)

@@ -117,12 +117,11 @@ def _stop(client: Any) -> None:
 
 def _start(work: Callable[[], None]) -> bool:
     """Do the work in a new thread. False: the system starts none now."""
-    try:
+    with suppress(RuntimeError):
         # An exception from a signal handler leaves it as it is; `threading` takes that ill.
         start_thread(work)
-    except RuntimeError:
-        return False
-    return True
+        return True
+    return False
 
 
 class _Call:
@@ -164,7 +163,7 @@ class _Call:
         synced = self.client.sync_async(self._prefix)
         asked = [self.client.get_async(path_of(self._prefix, name)) for name in names]
         self._got(synced)
-        found = [self._found(result) for result in asked]
+        found: list[Found] = [self._found(result) for result in asked]
         passed = clock.now() - self.link.heard
         # If the leader's clock is not known, every node that ends looks over.
         moment = self.link.written + passed * 1000 if passed < KNOWN_SECONDS else inf
@@ -227,12 +226,11 @@ class _Call:
         """The answer to a request. Raises what kazoo raises."""
         return result.get(timeout=max(0.001, self._deadline - clock.now()))
 
-    def _found(self, result: Any) -> Found:
-        try:
-            data, stat = self._got(result)
-        except zk.NoNodeError:
-            return None
-        return data, stat
+    def _found(self, result: Any) -> Any:
+        """The same of a node; None: there is none."""
+        with suppress(zk.NoNodeError):
+            return self._got(result)
+        return None
 
     def _learn(self, stat: Any) -> float:
         self.link.written, self.link.heard = stat.mtime, clock.now()
