@@ -21,7 +21,7 @@ FIELDS: Patches = {
         ),
         ("{HELD_BY: by, REASON: reason}", '{HELD_BY: by, REASON: reason, "region": "eu"}'),
     ],
-    "_values/handle.py": [("(self.name), self.limit]", '(self.name), self.limit, "eu"]')],
+    "_values/tokens.py": [("(self.name), self.limit]", '(self.name), self.limit, "eu"]')],
     "stores/event_text.py": [('{"kind": event.kind,', '{"region": "eu", "kind": event.kind,')],
     "celery/call.py": [('{"sent": time.time()}', '{"sent": time.time(), "region": "eu"}')],
     "celery/note.py": [
@@ -40,7 +40,7 @@ OTHERS: Patches = {
         ("{HELD_BY: by, REASON: reason}", '{HELD_BY: by, REASON: reason, "format": 2}'),
     ],
     "_values/lock_info.py": [('"adopted", "held"\n', '"adopted", "held", "seen"\n')],
-    "_values/handle.py": [
+    "_values/tokens.py": [
         ('f"{VERSION}.{', 'f"2.{'),
         ("if version != VERSION and", 'if version not in ("1", "2") and'),
         ("version == VERSION\n", 'version in ("1", "2")\n'),

@@ -1,10 +1,12 @@
-"""The mutants that `python -m tests.nightly.mutants` tries fit the package and its tests."""
+"""The mutants that `python -m tests.nightly.mutants` tries fit the package and its tests; and so do
+the copies of a later version."""
 
 from __future__ import annotations
 
 import re
 
 from tests.nightly.mutants import MUTANTS, PACKAGE, ROOT
+from tests.nightly.newer import FIELDS, OTHERS
 
 
 def test_each_mutant_takes_out_what_is_there_and_names_tests_that_exist() -> None:
@@ -22,3 +24,9 @@ def test_each_mutant_takes_out_what_is_there_and_names_tests_that_exist() -> Non
         for name in names:
             assert f"def {name}(" in there, f"{mutant.guarantee}: {mutant.tests} has no {name}"
     assert len({mutant.guarantee for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_a_later_version_can_be_made_of_this_one() -> None:
+    for file, changes in [*FIELDS.items(), *OTHERS.items()]:
+        text = (ROOT / PACKAGE / file).read_text()
+        assert [old for old, _ in changes if text.count(old) != 1] == [], file
