@@ -241,6 +241,7 @@ limited = scripted("limited", lock_max_hold=2.0, lock_max_attempts=2, guard=GUAR
 if "STAGE_STOPS" in os.environ:  # A worker of gevent or eventlet does not start with it.
     stops = scripted("stops", on_loss="stop", guard=GUARD)
 permitted = scripted("permitted", lock_name="tenant", lock_slots=2, on_conflict="retry")
+cooled = scripted("cooled", lock_hold_at_least=3600)
 LIMITS = [limit(tenant_of, 2), limit("partner", 3)]
 of_tenants = scripted("of_tenants", lock_limits=LIMITS, lock_max_attempts=15, guard=GUARD)
 of_tenants_early = scripted("of_tenants_early", acks_late=False, lock_limits=LIMITS)
