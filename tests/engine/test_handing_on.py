@@ -156,6 +156,7 @@ class TestOnRedis:
 
     @pytest.mark.nightly
     @pytest.mark.slow
+    @pytest.mark.timeout(1200)  # At most places the lease has to end by its ttl.
     @pytest.mark.parametrize("adopts", [False, True])
     def test_an_interruption_anywhere_leaves_nothing_beyond_the_ttl(self, adopts: bool) -> None:
         def hand_on(name: str) -> None:
