@@ -176,8 +176,11 @@ class LockContext(Generic[Held]):
         block = self._new_block()
         return self._begun(block, blocking(block.steps()))
 
-    def __exit__(self, *error: Any) -> None:
-        self._last().__exit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        block = self._last()
+        if block.lasting:
+            block.check_kept(failed=kind is not None)
+        block.end(failed=kind is not None)
 
     async def __aenter__(self) -> Held:
         self._how.refuse_async()
