@@ -1,5 +1,4 @@
-"""Threads and locks of the operating system, even where gevent or eventlet has patched them. And
-the Celery task that runs in one, for code that does not import Celery.
+"""Threads and locks of the operating system, even where gevent or eventlet has patched them.
 
 A greenlet that computes lets no other greenlet run. Renewal must go on meanwhile, so it needs a
 real thread, and locks that this thread and greenlets share. Such a lock is held for a few
@@ -9,10 +8,6 @@ instructions only, never during a call to the store.
 gevent this uses the documented ``gevent.monkey.get_original``, and of eventlet
 ``eventlet.patcher.original``, which eventlet does not document. Read in gevent 26.9.0 and eventlet
 0.41.3.
-
-Celery documents ``celery.current_task``, which is also a task that was called like a function, and
-``app.current_worker_task``, which needs an app. Both read ``celery._state``, a module that Celery
-calls internal: what they read is one stack for each thread or greenlet. Read in Celery 5.6 and 5.7.
 """
 
 from __future__ import annotations
@@ -81,14 +76,3 @@ def start_thread(target: Callable[[], None]) -> None:
     # CPython 3.10 and 3.11 crash if the process ends before a thread that it started has begun.
     # The limit is for a system that never runs the thread: nobody waits for that.
     begun.acquire(timeout=LONGEST_BEGINNING_SECONDS)
-
-
-def running_task() -> tuple[str, str] | None:
-    """Return the name and the id of the task that runs in this thread or greenlet; None if none
-    does. A task that is called like a function is a part of the one that calls it."""
-    # The module is there before its functions are, while another thread imports Celery.
-    current = getattr(sys.modules.get("celery._state"), "get_current_worker_task", None)
-    task = None if current is None else current()
-    if task is None or task.request.id is None:
-        return None
-    return str(task.name), str(task.request.id)

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, NoReturn
 from weakref import ref
 
-from .._compat.native_threads import running_task
+from .._compat.running_task import running_task
 from .._values import clock
 from .._values.arguments import base_of, checked_ttl, slot_of
 from .._values.lock_info import kept_key, shown

@@ -1,4 +1,4 @@
-"""The keys of one store on Redis, and the values under them, as the cache that it serves writes."""
+"""The keys of one store on Redis, and how their values are written: as its cache writes them."""
 
 from __future__ import annotations
 
