@@ -88,8 +88,8 @@ def in_words(seconds: float, counts: Mapping[str, Counter[str]]) -> str:
         f"Redis: {counts['runs'].total():,} runs, {counts['rows']['done']:,} rows done, "
         f"{counts['views'].total():,} requests, {killed} kills, {stopped} stops, "
         f"{deeds['pause_server'] + deeds['restart_server']} outages, {deeds['deploy']} deploys. "
-        "No rule was broken. A worker without the package grows as much when its connections are "
-        "cut. Before and after:"
+        "No rule was broken. In another run, a worker without the package grew as much when its "
+        "connections were cut. Before and after:"
     )
 
 

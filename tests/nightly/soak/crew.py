@@ -24,8 +24,8 @@ CELERYS_END = re.compile(
     r"Unrecoverable error: (AttributeError\(.'NoneType' object has no attribute '(hostname|client)'"
     r"|WorkerLostError\('Could not start worker processes'\))"
 )
-"""So Kombu's transport for Redis ends a worker (see `app`), and so does one end whose child is
-killed as it starts. Its supervisor starts another one."""
+"""The last words of a worker that Kombu's transport for Redis has ended (see `app`), or that Celery
+has, because a child was killed at its start. A supervisor starts another worker."""
 
 
 class Crew:

@@ -96,14 +96,13 @@ def kept(folder: Path) -> tuple[Figures, Figures]:
 
 
 def listed(before: Figures, after: Figures) -> Iterator[str]:
-    """The same, short, as a list in Markdown."""
-    for name, then in before.processes.items():
-        if (last := after.processes.get(name)) is not None:
-            yield (
-                f"* {name.rpartition(' ')[0]}: {then.rss / 1e6:.0f} → {last.rss / 1e6:.0f} MB, "
-                f"{then.descriptors} → {last.descriptors} descriptors, "
-                f"{then.threads} → {last.threads} threads"
-            )
+    """What `table` has, short, as a list in Markdown."""
+    for name, then, last in _alive(before, after):
+        yield (
+            f"* {name.rpartition(' ')[0]}: {then.rss / 1e6:.0f} → {last.rss / 1e6:.0f} MB, "
+            f"{then.descriptors} → {last.descriptors} descriptors, "
+            f"{then.threads} → {last.threads} threads"
+        )
     keys, events = [], []
     for each in (before, after):
         events.append(each.keys.get(EVENTS, 0))
@@ -118,12 +117,18 @@ def listed(before: Figures, after: Figures) -> Iterator[str]:
 def table(before: Figures, after: Figures) -> Iterator[str]:
     """Lines: those that live at both looks, then Redis."""
     yield f"{'':32}{'RSS MB':>16}{'PSS MB':>16}{'descriptors':>14}{'threads':>12}"
-    for name, then in before.processes.items():
-        if (last := after.processes.get(name)) is not None:
-            rss, pss = (f"{then[at] / 1e6:.1f} > {last[at] / 1e6:.1f}" for at in (0, 1))
-            descriptors = f"{then.descriptors} > {last.descriptors}"
-            threads = f"{then.threads} > {last.threads}"
-            yield f"{name:32}{rss:>16}{pss:>16}{descriptors:>14}{threads:>12}"
+    for name, then, last in _alive(before, after):
+        rss, pss = (f"{then[at] / 1e6:.1f} > {last[at] / 1e6:.1f}" for at in (0, 1))
+        descriptors = f"{then.descriptors} > {last.descriptors}"
+        threads = f"{then.threads} > {last.threads}"
+        yield f"{name:32}{rss:>16}{pss:>16}{descriptors:>14}{threads:>12}"
     for kind in sorted(before.keys | after.keys):
         yield f"{kind:48}{before.keys.get(kind, 0)} > {after.keys.get(kind, 0)}"
     yield f"{'used_memory of Redis, MB':48}{before.memory / 1e6:.2f} > {after.memory / 1e6:.2f}"
+
+
+def _alive(before: Figures, after: Figures) -> Iterator[tuple[str, Used, Used]]:
+    """Those that live at both looks, with what they have then."""
+    for name, then in before.processes.items():
+        if (last := after.processes.get(name)) is not None:
+            yield name, then, last
