@@ -202,8 +202,7 @@ class StatusGuard:
         if not (self.fence_field and fence):
             return False
         rows = self.rows().filter(**self._own(pk, mark, self.to))
-        changed = self._own(pk, fence, self.to)
-        return self._update(rows, {self.fence_field: fence}, changed)
+        return self._update(rows, {self.fence_field: fence}, self._own(pk, fence, self.to))
 
     def claim_alone(self, pk: Any, mark: int) -> bool:
         """Take the row for a run without a lock, from ``source`` only. Its fence is ``mark``, that

@@ -124,8 +124,7 @@ class _LockedView(Around):
         response = _response(COOLING if holder.cooling else REFUSED, self.status, arguments)
         wait = _seconds_to_wait(holder) if self.retry_after is True else self.retry_after
         if self.retry_after is not False and wait is not None:
-            seconds = max(int(self.retry_after), math.ceil(wait))
-            response.headers["Retry-After"] = str(seconds)
+            response.headers["Retry-After"] = str(max(int(self.retry_after), math.ceil(wait)))
         return response
 
     def call(self, args: Any, kwargs: Any) -> Any:

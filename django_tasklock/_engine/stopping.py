@@ -1,7 +1,8 @@
 """A call that ends when its lease is lost: an exception is raised into it, from another thread.
 
 In the main thread the handler of a signal raises it, so that a system call is interrupted, too. In
-another thread Python raises it when the call in C that is under way is over.
+another thread Python raises it when the call in C that is under way is over. An event loop raises
+it itself.
 
 It never comes after the call. The body's end and the alarm decide in one step which of them was
 first. If it was the alarm, the end waits until what was sent has arrived, inside the ``try`` that
@@ -11,11 +12,14 @@ catches it. No mutex: an exception from a signal handler would leave it locked.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+from asyncio import BaseEventLoop
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_ulong, py_object, pythonapi
+from traceback import walk_stack
 from typing import Any
 
 from .._compat.native_threads import are_patched
@@ -141,16 +145,29 @@ class _Call:
             self.said["end"] = SENT
             raise Stop
         if self.said.setdefault("end", LOSS):
-            if self.in_main:
-                self.said["due"] = LOSS
+            self.said["due"] = LOSS
+            if loop := _loop_in(self.thread):
+                loop.call_soon_threadsafe(self.handle)
+            elif self.in_main:
                 signal.pthread_kill(self.thread, signal.SIGUSR2)
             else:
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(self.thread), py_object(Stop))
             self.said["end"] = SENT
 
     def handle(self, *args: Any) -> None:
-        """Handle the signal, which may be another's."""
+        """Handle the signal, which may be another's; or do so in the body's event loop."""
         if self.said.pop("due", ""):
             raise Stop
         if callable(self.before):
             self.before(*args)
+
+
+def _loop_in(thread: int) -> Any:
+    """asyncio's loop that the thread's body runs. Amid its code, an exception may lose the wake-up
+    of a task, for which its end would wait for ever: it raises `Stop` itself, at its next turn."""
+    for frame, _ in walk_stack(sys._current_frames()[thread]):
+        if frame.f_code is call_until_lost.__code__:
+            break  # A loop around the call is not the body's.
+        if frame.f_code is BaseEventLoop.run_forever.__code__:
+            return frame.f_locals["self"]
+    return None

@@ -128,8 +128,7 @@ def end_reservations(request: HttpRequest) -> None:
             job = QueuedJob(**signing.loads(posted, salt=JOB, max_age=SHOWN_SECONDS))
             words = gettext("Asked to end its reservation for %(message)s.")
             log(request, job, words % {"message": printable(f"{job.task}[{job.task_id}]")})
-            outcome = clear_job(job, by=user_name(request))
-            names[outcome is Outcome.CLEARED].append(job.name)
+            names[clear_job(job, by=user_name(request)) is Outcome.CLEARED].append(job.name)
     except (signing.BadSignature, TypeError) as error:  # Or it is of another release.
         raise PermissionDenied from error
     except NOT_KNOWN as error:

@@ -216,8 +216,7 @@ class LockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @needs("view")
     def health_view(self, request: HttpRequest) -> HttpResponse:
         """What the doctor finds, in all stores. Raises `PermissionDenied`."""
-        may_clear = self.has_delete_permission(request)
-        found = findings(request, self.admin_site, may_clear=may_clear)
+        found = findings(request, self.admin_site, may_clear=self.has_delete_permission(request))
         return self._page(request, "health", found)
 
     @needs("delete")

@@ -171,8 +171,7 @@ class Message:
     @property
     def keeps_results(self) -> bool:
         """Whether the result backend knows how a run of this message has ended."""
-        unsaid = self.request.ignore_result or self.ours.get(BESIDE)
-        return self.task.keeps_results and not unsaid
+        return self.task.keeps_results and not (self.request.ignore_result or self.ours.get(BESIDE))
 
 
 def state_of(task: TaskOptions, task_id: str, sent: float | None = None) -> str | None:

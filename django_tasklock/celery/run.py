@@ -174,8 +174,7 @@ class Run:
                 message.over()
                 for kinds, reason in GIVEN_UP:
                     if isinstance(error, kinds) and not self.row.begun:
-                        holder = getattr(error, "holder", None)
-                        tell(message, "given_up", reason, holder=holder)
+                        tell(message, "given_up", reason, holder=getattr(error, "holder", None))
             if isinstance(error, CameBack):
                 # Celery copies and formats each frame, twice.
                 raise error.with_traceback(None) from None

@@ -61,7 +61,7 @@ class CacheStore(BaseStore):
     record (``atomic_release`` is False). Leases have no fence, and it cannot list. Several changes
     are made one after the other.
 
-    Many caches count in whole seconds, so a key may live two seconds longer than its lease. The
+    Many caches count in whole seconds, so a key may live three seconds longer than its lease. The
     record has the exact end of the lease.
     """
 
@@ -121,8 +121,7 @@ class CacheStore(BaseStore):
             return super().release(name, token, note)
         made, (entry,) = self.put([Change(name, Held(token), None)])
         # It has held the lock to this very moment, and is left to its end.
-        near = entry is not None and entry.token == token and not self._lasts(entry)
-        return made or near
+        return made or (entry is not None and entry.token == token and not self._lasts(entry))
 
     def extend_many(self, batch: Sequence[Extension]) -> Sequence[bool | None]:
         # One that is too near to its end to be changed is held until then: it is not lost yet.
@@ -257,8 +256,8 @@ class CacheStore(BaseStore):
 
     def _lifetime(self, ttl: float | None) -> float | None:
         # Two caches know fractions of a second. The others cut them off the ttl, and some cut them
-        # off the time of day as well.
-        return ttl if ttl is None or self._counts_fractions else ceil(ttl) + 1
+        # off the time of day as well, which Memcached reads once a second: it may be two behind.
+        return ttl if ttl is None or self._counts_fractions else ceil(ttl) + 2
 
     def _found(self, key: str) -> Any:
         """The value of a key, which may be None if other code set it; `ABSENT` without a key."""

@@ -285,8 +285,7 @@ class RedisClusterStore(BaseStore):
         return [found[name] for name in names]
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        lists = [bucket.list(prefix) for bucket in self.buckets]
-        return heapq.merge(*lists, key=left_of)
+        return heapq.merge(*(bucket.list(prefix) for bucket in self.buckets), key=left_of)
 
     # Verbs that have a script of their own.
 

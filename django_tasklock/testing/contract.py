@@ -134,8 +134,7 @@ class StoreContract(ContractTests):
         store, name, record = self.make_store(), new_name(), a_lease()
         needs(store.fences_are_times, "has times as fences")
         change = Change(name, FREE, record, LONG_SECONDS)
-        first = made(store, change, record).fence or 0
-        ahead = first + 10**6
+        ahead = (made(store, change, record).fence or 0) + 10**6
         for least in (ahead, ahead - 5, 0):
             assert assert_has(store.put([change], least).entries[0], name, record).fence == ahead
         assert there(store, name).fence == ahead

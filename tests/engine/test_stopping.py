@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -221,6 +222,44 @@ def test_an_event_loop_ends_with_all_its_tasks(where: Callable[[Work], Any]) -> 
 
     where(lambda: stopped(lambda: asyncio.run(gather())))
     assert ended == [True, True]
+
+
+@pytest.mark.timeout(60)
+def test_a_busy_event_loop_loses_no_task_that_its_end_would_wait_for(
+    where: Callable[[Work], Any],
+) -> None:
+    """An exception amid asyncio's own code may lose the wake-up of a task."""
+
+    async def yields() -> None:
+        while True:  # noqa: ASYNC110 - it is to be busy
+            await asyncio.sleep(0)
+
+    async def gather(lease: Lease) -> None:
+        with lost(lease, random.uniform(0, 0.02)):
+            await asyncio.gather(*(yields() for _ in range(5)))
+
+    def work() -> None:
+        for number in range(20):
+            lease = taken(f"video:{number}")
+            # It has more code of its own in debug mode.
+            body = partial(asyncio.run, gather(lease), debug=True)
+            with pytest.raises(LeaseLost):
+                call_until_lost(lease, body)
+
+    where(work)
+
+
+def test_a_body_under_an_event_loop_is_stopped_and_not_the_loop(
+    where: Callable[[Work], Any],
+) -> None:
+    """As in a worker whose pool is a loop."""
+
+    async def main() -> str:
+        stopped(go_on)
+        await asyncio.sleep(0.05)
+        return "the loop goes on"
+
+    assert where(lambda: asyncio.run(main())) == "the loop goes on"
 
 
 # A client that is interrupted while it connects loses a socket.

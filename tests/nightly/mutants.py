@@ -214,7 +214,7 @@ MUTANTS = [Mutant(*each) for each in (
      "isinstance(expect, Foreign)",
      "stores/test_database_store.py", "sqlite and test_a_row_that_somebody_else_wrote_is_a_lock"),
     ("a lease that is held to its block's end is not lost, on a cache", "stores/cache.py",
-     "return made or near", "return made",
+     "return made or (entry is not None", "return made or (False",
      "stores/test_cache_store.py",
      "test_a_block_that_ends_just_before_its_lease_has_lost_nothing"),
     ("a lease that is about to end is left to expire, on a cache", "stores/cache.py",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -180,6 +181,23 @@ class TestMemcached:
         backend = f"django.core.cache.backends.memcached.{name}"
         use_caches({"default": {"BACKEND": backend, "LOCATION": memcached_server}}, {"default": {}})
         return backend
+
+    def test_a_key_outlives_its_lease_where_the_servers_clock_leaps(
+        self, memcached_server: str
+    ) -> None:
+        """It reads the time once a second, in whole seconds: sometimes it is two behind."""
+        host, _, port = memcached_server.rpartition(":")
+        with socket.create_connection((host, int(port))) as server:
+
+            def seconds_left(name: str) -> int:
+                lease = taken(name, ttl=1)
+                server.sendall(f"mg {cache.make_key(f'lock:{name}')} t\r\n".encode())
+                seconds = int(server.recv(1000).removeprefix(b"HD t"))
+                lease.release()
+                return seconds
+
+            # Of several, since its clock may go on between the two.
+            assert max(seconds_left(f"video:{number}") for number in range(3)) == 1 + 2
 
     def test_a_name_of_too_many_bytes_is_no_outage_and_what_old_code_has_set_a_lock(self) -> None:
         """A name may have 200 characters, and a key of Memcached 250 bytes."""

@@ -80,8 +80,7 @@ def node_of(name: str, found: Found, moment: float) -> Node:
     is_number = type(lasts) in (int, float) and 0 < lasts <= LONGEST_TTL_SECONDS
     has_child = type(child) is str and is_token(child) and stat.numChildren
     if not record or not has_child or not (lasts is None or is_number):
-        digest = records.digest_of(data)
-        return Node(Entry(name, None, None, digest=digest), stat.version)
+        return Node(Entry(name, None, None, digest=records.digest_of(data)), stat.version)
     # The stamps are cut off to whole milliseconds: one more must have passed.
     left = None if lasts is None else min(lasts, lasts + (stat.mtime + 1 - moment) / 1000)
     if left is not None and left <= 0:
