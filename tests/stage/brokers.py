@@ -13,6 +13,7 @@ import kombu
 import psutil
 import redis
 
+from tests import needs
 from tests.servers import RedisServer
 
 
@@ -124,7 +125,7 @@ class RabbitBroker:
             channel.queue_delete(queue)
 
     def _ctl(self, *arguments: str) -> bytes:
-        command = ["rabbitmqctl", "--quiet", *arguments]
+        command = [needs.program("rabbitmqctl"), "--quiet", *arguments]
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
 
 
