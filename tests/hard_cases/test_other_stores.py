@@ -36,11 +36,11 @@ def test_a_job_is_done_once_and_a_double_beside_it_is_skipped(
     stage.worker(concurrency=2)
 
     # When a job is asked for twice
-    job, _, _ = stage.begin("guarded", {"gate": str(stage.gate())})
+    job, result, _ = stage.begin("guarded", {"gate": str(stage.gate())})
     double = stage.send("guarded", job)
     assert double.get(timeout=60)["status"] == "skipped"
     stage.open_gates()
 
     # I expect it to be done once
-    stage.completed(job)
+    assert result.get(timeout=60) == f"done:{job}"
     stage.assert_done_once(job)
