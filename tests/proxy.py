@@ -36,6 +36,8 @@ class Connection:
 
     def _requests(self) -> None:
         for data in self._chunks(self.client):
+            with self.proxy._lock:
+                self.proxy.arrived += 1
             self.proxy._flowing.wait()
             if self.proxy._takes_reply_of(data):
                 self.losing_reply = True
@@ -87,6 +89,8 @@ class CutProxy:
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.lost_replies = 0
+        self.arrived = 0
+        """how many requests have come, those that a pause keeps back too"""
         self.latency = 0.0
         """seconds that everything takes, each way"""
         self._to_turn_away = 0

@@ -145,26 +145,31 @@ class _Call:
             self.said["end"] = SENT
             raise Stop
         if self.said.setdefault("end", LOSS):
-            self.said["due"] = LOSS
             if loop := _loop_in(self.thread):
-                loop.call_soon_threadsafe(self.handle)
+                loop.call_soon_threadsafe(_stop)
             elif self.in_main:
+                self.said["due"] = LOSS
                 signal.pthread_kill(self.thread, signal.SIGUSR2)
             else:
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(self.thread), py_object(Stop))
             self.said["end"] = SENT
 
     def handle(self, *args: Any) -> None:
-        """Handle the signal, which may be another's; or do so in the body's event loop."""
+        """Handle the signal, which may be another's."""
         if self.said.pop("due", ""):
             raise Stop
         if callable(self.before):
             self.before(*args)
 
 
+def _stop() -> None:
+    raise Stop
+
+
 def _loop_in(thread: int) -> Any:
-    """asyncio's loop that the thread's body runs. Amid its code, an exception may lose the wake-up
-    of a task, for which its end would wait for ever: it raises `Stop` itself, at its next turn."""
+    """asyncio's loop that the body in this thread runs; None if it runs none. The loop is to raise
+    `Stop` itself, at its next turn: an exception that comes in the middle of its own code may lose
+    the wake-up of a task, and the loop's end would wait for that task for ever."""
     for frame, _ in walk_stack(sys._current_frames()[thread]):
         if frame.f_code is call_until_lost.__code__:
             break  # A loop around the call is not the body's.

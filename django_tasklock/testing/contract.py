@@ -76,8 +76,7 @@ class StoreContract(ContractTests):
         changes = [Change(name, Held(other["token"]), new, 60.0) for new in (KEEP, other, None)]
         changes.append(Change(name, Foreign("0" * 32), None))
         for change in changes:
-            left = not_made(store, change, record).left
-            assert (left or 0) <= LONG_SECONDS + ROUNDING_SECONDS
+            assert (not_made(store, change, record).left or 0) <= LONG_SECONDS + ROUNDING_SECONDS
         assert store.put([Change(name, Held(record["token"]), KEEP, SHORT_SECONDS)]).made
         until(lambda: (there(store, name).left or 0) <= SHORT_SECONDS + ROUNDING_SECONDS)
         changes.append(Change(name, Held(record["token"]), None))

@@ -60,7 +60,7 @@ def test_29_each_message_of_a_reused_task_id_runs_once(room: Mailroom, results: 
 def test_what_a_run_leaves_in_redis_is_small(room: Mailroom) -> None:
     assert room.deliver(room.message(Runs(), acks_late=True))[0] == "SUCCESS"
     [key] = room.redis.scan_iter(match=f"{cache.make_key('lock: r')}*")
-    # With the server's own tables, whose size is its allocator's affair: up to 200 bytes.
+    # The server's tables, and what its allocator rounds up, come to it: up to 200 bytes in all.
     assert len(key) + room.redis.strlen(key) <= 100
     assert 0 < room.redis.ttl(key) <= 120
 
