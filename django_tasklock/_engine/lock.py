@@ -177,6 +177,7 @@ class LockContext(Generic[Held]):
         return self._begun(block, blocking(block.steps()))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # What the block's own does, without a call of it: a free lock's calls are counted.
         block = self._last()
         if block.lasting:
             block.check_kept(failed=kind is not None)
